@@ -1,0 +1,41 @@
+"""Audio-text retrieval metrics as an `evaluate` module: a thin layer over `supclap.evaluation.retrieval_metrics`.
+
+Example:
+    metric = evaluate.load("./metrics/supclap_retrieval")
+    metric.compute(predictions=text_embeds, references=text_to_audio, audio_embeds=audio_embeds)
+"""
+
+import datasets
+import evaluate
+
+from supclap.evaluation import retrieval_metrics
+
+
+_DESCRIPTION = "Recall@k, mAP@10 and median rank of audio-text retrieval, in both directions, ties counted as errors."
+
+_INPUTS_DESCRIPTION = """
+Args:
+    predictions: (n_text, D) caption embeddings, stored as float32; may be added in batches.
+    references: (n_text,) index of each caption's clip, a row of `audio_embeds`.
+    audio_embeds: (n_audio, D) clip embeddings, given to `compute`.
+    ks: cut-offs of recall; (1, 5, 10) by default.
+Returns:
+    The dictionary of `supclap.evaluation.retrieval_metrics`; rates are fractions from 0 to 1.
+"""
+
+
+class SupClapRetrieval(evaluate.Metric):
+    """Each caption is a query and so a row; the gallery of clips is an argument of `compute`."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        return evaluate.MetricInfo(
+            description=_DESCRIPTION,
+            citation="",
+            inputs_description=_INPUTS_DESCRIPTION,
+            features=datasets.Features(
+                {"predictions": datasets.Sequence(datasets.Value("float32")), "references": datasets.Value("int64")}
+            ),
+        )
+
+    def _compute(self, predictions, references, audio_embeds, ks=(1, 5, 10)) -> dict[str, float | int]:
+        return retrieval_metrics(audio_embeds, predictions, references, ks=ks)

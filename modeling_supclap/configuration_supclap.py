@@ -1,0 +1,153 @@
+"""Configurations of SupCLAP: the CED audio encoder and the dual encoder around it."""
+
+from huggingface_hub.dataclasses import strict
+from transformers import AutoConfig, PreTrainedConfig
+
+
+# The four published CED encoders: https://arxiv.org/abs/2308.11957
+CED_SIZES = {
+    "ced-tiny": {"hidden_size": 192, "num_attention_heads": 3},
+    "ced-mini": {"hidden_size": 256, "num_attention_heads": 4},
+    "ced-small": {"hidden_size": 384, "num_attention_heads": 6},
+    "ced-base": {"hidden_size": 768, "num_attention_heads": 12},
+}
+
+LONG_AUDIO_POOLING = "masked_mean"
+
+
+@strict
+class CedConfig(PreTrainedConfig):
+    r"""Configuration of [`CedModel`], a ViT over log-mel patches. The defaults are the published CED-Base.
+
+    Args:
+        num_mel_bins (`int`): Mel bands of the input; the frequency grid has `num_mel_bins // patch_size` patches.
+        patch_size (`int`): Side of a square patch, in mel bands and in frames.
+        patch_stride (`int`, *optional*): Frames between two patches in time; `patch_size` (no overlap) when omitted.
+        target_length (`int`): Frames of one window (1,012 frames are 10.12 s at a hop of 10 ms). Longer clips are
+            cut into windows.
+        window_hop (`int`, *optional*): Frames between the starts of two windows of a long clip; `target_length`
+            (no overlap) when omitted. Part of the config because a stored index depends on it.
+        long_audio_pooling (`str`): How the windows of a clip become one vector: `"masked_mean"` is the mean over
+            the real tokens of all windows.
+    """
+
+    model_type = "supclap_ced"
+
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    mlp_ratio: float | int = 4.0
+    hidden_act: str = "gelu"
+    hidden_dropout: float | int = 0.0
+    attention_dropout: float | int = 0.0
+    layer_norm_eps: float | int = 1e-6
+    initializer_range: float | int = 0.02
+    num_mel_bins: int = 64
+    patch_size: int = 16
+    patch_stride: int | None = None
+    target_length: int = 1012
+    window_hop: int | None = None
+    long_audio_pooling: str = LONG_AUDIO_POOLING
+
+    def __post_init__(self, **kwargs):
+        self.patch_stride = self.patch_size if self.patch_stride is None else self.patch_stride
+        self.window_hop = self.target_length if self.window_hop is None else self.window_hop
+        super().__post_init__(**kwargs)
+
+    def validate_sizes(self):
+        """Raises a `ValueError` that names the field when sizes do not fit each other."""
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size ({self.hidden_size}) must be a multiple of num_attention_heads ({self.num_attention_heads})."
+            )
+        if self.num_mel_bins % self.patch_size:
+            raise ValueError(
+                f"num_mel_bins ({self.num_mel_bins}) must be a multiple of patch_size ({self.patch_size})."
+            )
+        if self.patch_stride is not None and not 0 < self.patch_stride <= self.patch_size:
+            raise ValueError(f"patch_stride ({self.patch_stride}) must lie in 1 … patch_size ({self.patch_size}).")
+        if self.target_length < self.patch_size:
+            raise ValueError(f"target_length ({self.target_length}) must hold one patch of {self.patch_size} frames.")
+        if self.window_hop is not None and not 0 < self.window_hop <= self.target_length:
+            raise ValueError(f"window_hop ({self.window_hop}) must lie in 1 … target_length ({self.target_length}).")
+        if self.long_audio_pooling != LONG_AUDIO_POOLING:
+            raise ValueError(
+                f"long_audio_pooling={self.long_audio_pooling!r} is not known to this version; it knows "
+                f"{LONG_AUDIO_POOLING!r}."
+            )
+
+    @classmethod
+    def from_size(cls, name: str, **kwargs) -> "CedConfig":
+        """The configuration of a published size (`"ced-tiny"`, `"ced-mini"`, `"ced-small"`, `"ced-base"`)."""
+        if name not in CED_SIZES:
+            raise ValueError(f"{name!r} is not a published CED size; choose from {', '.join(CED_SIZES)}.")
+        return cls(**{**CED_SIZES[name], **kwargs})
+
+    @property
+    def frequency_grid(self) -> int:
+        return self.num_mel_bins // self.patch_size
+
+    @property
+    def time_grid(self) -> int:
+        return (self.target_length - self.patch_size) // self.patch_stride + 1
+
+
+def build_sub_config(config, default: type[PreTrainedConfig], field: str) -> PreTrainedConfig:
+    """A config object from a config, a dict with `model_type`, or nothing.
+
+    `CedConfig` is told by its `model_type`, so that it resolves without being registered with `AutoConfig`.
+    """
+    if config is None:
+        return default()
+    if isinstance(config, PreTrainedConfig):
+        return config
+    config = dict(config)
+    model_type = config.pop("model_type", None)
+    if model_type is None:
+        raise ValueError(f"{field} needs a `model_type`, e.g. {default.model_type!r}; got the keys {sorted(config)}.")
+    if model_type == CedConfig.model_type:
+        return CedConfig(**config)
+    return AutoConfig.for_model(model_type, **config)
+
+
+@strict
+class SupClapConfig(PreTrainedConfig):
+    r"""Configuration of [`SupClapModel`]: an audio encoder, a text encoder and two projection heads.
+
+    Args:
+        text_config (`dict` or `PreTrainedConfig`, *optional*): Any Hugging Face text encoder; BERT when omitted.
+        audio_config (`dict` or `PreTrainedConfig`, *optional*): The audio encoder; CED-Base when omitted.
+        projection_dim (`int`): Size of the joint embedding.
+        projection_num_layers (`int`): 2 is linear-activation-linear (the lineage's head), 1 a single linear map.
+        projection_hidden_act (`str`): Activation between the two linear maps.
+        logit_scale_init_value (`float`): Initial log of the inverse temperature; ln(1 / 0.07).
+        logit_scale_max (`float`): Upper clamp of the scale itself (not of its log).
+        logit_bias_init_value (`float`, *optional*): Initial bias of the logits; set for a SigLIP-trained model.
+    """
+
+    model_type = "supclap"
+    sub_configs = {"text_config": AutoConfig, "audio_config": AutoConfig}
+
+    text_config: dict | PreTrainedConfig | None = None
+    audio_config: dict | PreTrainedConfig | None = None
+    projection_dim: int = 1024
+    projection_num_layers: int = 2
+    projection_hidden_act: str = "relu"
+    logit_scale_init_value: float | int = 2.6592600369327783
+    logit_scale_max: float | int = 100.0
+    logit_bias_init_value: float | int | None = None
+    initializer_range: float | int = 0.02
+
+    def __post_init__(self, **kwargs):
+        from transformers import BertConfig
+
+        self.text_config = build_sub_config(self.text_config, BertConfig, "text_config")
+        self.audio_config = build_sub_config(self.audio_config, CedConfig, "audio_config")
+        super().__post_init__(**kwargs)
+
+    def validate_projection(self):
+        if self.projection_num_layers not in (1, 2):
+            raise ValueError(f"projection_num_layers must be 1 or 2, got {self.projection_num_layers}.")
+
+
+__all__ = ["CED_SIZES", "CedConfig", "SupClapConfig"]

@@ -1,0 +1,228 @@
+"""CED audio encoder (Consistent Ensemble Distillation, https://arxiv.org/abs/2308.11957) with masks.
+
+It gives what the published implementation gives for one clip, and differs where that one makes a clip's embedding
+depend on its neighbours or loses sound: attention and pooling are masked, every window of a long clip counts, and
+windows of different clips are never mixed.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import can_return_tuple
+
+from .configuration_supclap import CedConfig
+
+
+def eager_attention_forward(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
+    weights = torch.matmul(query, key.transpose(2, 3)) * scaling
+    if attention_mask is not None:
+        weights = weights + attention_mask
+    weights = nn.functional.softmax(weights, dim=-1, dtype=torch.float32).to(query.dtype)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
+
+
+class CedAttention(nn.Module):
+    def __init__(self, config: CedConfig):
+        super().__init__()
+        self.config = config
+        self.num_heads = config.num_attention_heads
+        self.head_dim = config.hidden_size // config.num_attention_heads
+        self.scaling = self.head_dim**-0.5
+        self.attention_dropout = config.attention_dropout
+        self.is_causal = False
+        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        self.proj = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        batch, length, width = hidden_states.shape
+        qkv = self.qkv(hidden_states).view(batch, length, 3, self.num_heads, self.head_dim)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        output, _ = attend(
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
+            is_causal=False,
+            scaling=self.scaling,
+            dropout=self.attention_dropout if self.training else 0.0,
+        )
+        return self.proj(output.reshape(batch, length, width))
+
+
+class CedMlp(nn.Module):
+    def __init__(self, config: CedConfig):
+        super().__init__()
+        intermediate_size = int(config.hidden_size * config.mlp_ratio)
+        self.fc1 = nn.Linear(config.hidden_size, intermediate_size)
+        self.act = ACT2FN[config.hidden_act]
+        self.fc2 = nn.Linear(intermediate_size, config.hidden_size)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.fc2(self.act(self.fc1(hidden_states)))
+
+
+class CedLayer(GradientCheckpointingLayer):
+    def __init__(self, config: CedConfig):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.attn = CedAttention(config)
+        self.norm2 = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.mlp = CedMlp(config)
+        self.dropout = nn.Dropout(config.hidden_dropout)
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        hidden_states = hidden_states + self.dropout(self.attn(self.norm1(hidden_states), attention_mask))
+        return hidden_states + self.dropout(self.mlp(self.norm2(hidden_states)))
+
+
+class CedPatchEmbed(nn.Module):
+    def __init__(self, config: CedConfig):
+        super().__init__()
+        self.proj = nn.Conv2d(
+            1, config.hidden_size, config.patch_size, stride=(config.patch_size, config.patch_stride)
+        )
+
+    def forward(self, spectrogram: torch.Tensor) -> torch.Tensor:
+        return self.proj(spectrogram[:, None])
+
+
+class CedPreTrainedModel(PreTrainedModel):
+    config: CedConfig
+    base_model_prefix = "audio_model"
+    main_input_name = "input_features"
+    input_modalities = ("audio",)
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["CedLayer"]
+    _keep_in_fp32_modules_strict = ["init_bn"]
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+
+    def _init_weights(self, module):
+        super()._init_weights(module)
+        if isinstance(module, (nn.Linear, nn.Conv2d)):
+            init.trunc_normal_(module.weight, std=self.config.initializer_range)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, CedModel):
+            init.trunc_normal_(module.time_pos_embed, std=self.config.initializer_range)
+            init.trunc_normal_(module.freq_pos_embed, std=self.config.initializer_range)
+
+
+class CedModel(CedPreTrainedModel):
+    """CED encoder: log-mel frames in, tokens and their masked mean out."""
+
+    def __init__(self, config: CedConfig):
+        super().__init__(config)
+        self.init_bn = nn.BatchNorm1d(config.num_mel_bins, momentum=0.01)
+        self.patch_embed = CedPatchEmbed(config)
+        self.time_pos_embed = nn.Parameter(torch.empty(1, config.hidden_size, 1, config.time_grid))
+        self.freq_pos_embed = nn.Parameter(torch.empty(1, config.hidden_size, config.frequency_grid, 1))
+        self.blocks = nn.ModuleList(CedLayer(config) for _ in range(config.num_hidden_layers))
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def train(self, mode: bool = True):
+        # Batch statistics would make a clip's features depend on its neighbours and on padding.
+        super().train(mode)
+        self.init_bn.eval()
+        return self
+
+    @torch.no_grad()
+    def set_input_statistics(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
+        """Sets the fixed statistics of the input normalisation, for training from random weights.
+
+        Args:
+            mean: Mean of each mel band over the real frames of the training data, in dB, shape `(num_mel_bins,)`.
+            variance: Variance of each mel band, in dB², same shape.
+        """
+        self.init_bn.running_mean.copy_(mean)
+        self.init_bn.running_var.copy_(variance)
+
+    @can_return_tuple
+    def forward(
+        self, input_features: torch.Tensor, input_features_mask: torch.Tensor | None = None, **kwargs
+    ) -> BaseModelOutputWithPooling:
+        r"""
+        Args:
+            input_features: Log-mel spectrogram in dB, `(batch, time, num_mel_bins)`.
+            input_features_mask: 1 for real frames and 0 for padding at the end, `(batch, time)`; all real when omitted.
+
+        Returns:
+            `last_hidden_state` `(batch, windows · frequency · time patches, hidden_size)`: tokens, window by window
+            and frequency-major within a window, zero where there is no real patch; `pooler_output`
+            `(batch, hidden_size)`: the mean over the real tokens.
+        """
+        batch, length, bins = input_features.shape
+        if bins != self.config.num_mel_bins:
+            raise ValueError(
+                f"input_features has shape {tuple(input_features.shape)}; expected (batch, time, "
+                f"{self.config.num_mel_bins}) with time before mel bands."
+            )
+        if input_features_mask is None:
+            input_features_mask = input_features.new_ones(batch, length, dtype=torch.long)
+        frames = input_features_mask.sum(-1)
+        normalised = self.init_bn(input_features.transpose(1, 2).float()).to(self.patch_embed.proj.weight.dtype)
+        normalised = normalised * input_features_mask[:, None].to(normalised.dtype)
+
+        if length <= self.config.target_length:
+            tokens, token_mask = self._encode_window(normalised, frames)
+        else:
+            tokens, token_mask = self._encode_windows(normalised, frames)
+        weights = token_mask[..., None].to(tokens.dtype)
+        pooled = (tokens * weights).sum(1) / weights.sum(1)
+        return BaseModelOutputWithPooling(last_hidden_state=tokens, pooler_output=pooled)
+
+    def _encode_windows(self, spectrogram: torch.Tensor, frames: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Encodes each window that brings new frames to its clip, and puts the windows of a clip in a row."""
+        window, hop = self.config.target_length, self.config.window_hop
+        batch, bins, length = spectrogram.shape
+        n_windows = 1 + -(-(length - window) // hop)
+        spectrogram = nn.functional.pad(spectrogram, (0, window + (n_windows - 1) * hop - length))
+        windows = spectrogram.unfold(-1, window, hop).permute(0, 2, 1, 3)  # (batch, windows, bins, frames)
+        starts = torch.arange(n_windows, device=frames.device) * hop
+        real = (frames[:, None] - starts).clamp(0, window)
+        used = (real > window - hop) & (real >= self.config.patch_size)
+        used[:, 0] = True
+        tokens, mask = self._encode_window(windows[used], real[used])
+        all_tokens = tokens.new_zeros(batch, n_windows, *tokens.shape[1:])
+        all_mask = mask.new_zeros(batch, n_windows, mask.shape[1])
+        all_tokens[used], all_mask[used] = tokens, mask
+        return all_tokens.flatten(1, 2), all_mask.flatten(1, 2)
+
+    def _encode_window(self, spectrogram: torch.Tensor, frames: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """`(batch, bins, time ≤ target_length)` → tokens `(batch, n, hidden)` and which of them are real."""
+        size, stride = self.config.patch_size, self.config.patch_stride
+        if spectrogram.shape[-1] < size:
+            spectrogram = nn.functional.pad(spectrogram, (0, size - spectrogram.shape[-1]))
+        patches = self.patch_embed(spectrogram)
+        patches = patches + self.time_pos_embed[..., : patches.shape[-1]] + self.freq_pos_embed
+        grid_f, grid_t = patches.shape[-2:]
+        # A trailing patch counts when all its frames are real; a clip shorter than one patch still has one.
+        real = ((frames - size) // stride + 1).clamp(min=1)
+        time_mask = torch.arange(grid_t, device=frames.device) < real[:, None]
+        token_mask = time_mask[:, None].expand(-1, grid_f, -1).flatten(1)
+
+        hidden_states = patches.flatten(2).transpose(1, 2)
+        attention_mask = create_bidirectional_mask(self.config, hidden_states, token_mask.long())
+        for block in self.blocks:
+            hidden_states = block(hidden_states, attention_mask)
+        return self.norm(hidden_states) * token_mask[..., None], token_mask
+
+
+__all__ = ["CedModel", "CedPreTrainedModel"]

@@ -1,0 +1,276 @@
+"""SupCLAP: an audio-text dual encoder whose embeddings are a function of the clip (or text) and the config alone."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import AutoModel, PreTrainedModel
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.utils import ModelOutput, can_return_tuple, logging
+
+from .configuration_supclap import CedConfig, SupClapConfig
+from .modeling_ced import CedModel
+
+
+logger = logging.get_logger(__name__)
+
+
+@dataclass
+class SupClapOutput(ModelOutput):
+    """
+    Args:
+        loss: Symmetric contrastive loss `(1,)`-like scalar, when `return_loss=True`.
+        logits_per_audio: Scaled similarities `(n_audio, n_text)`.
+        logits_per_text: Its transpose `(n_text, n_audio)`.
+        text_embeds: L2-normalised joint embeddings `(n_text, projection_dim)`.
+        audio_embeds: L2-normalised joint embeddings `(n_audio, projection_dim)`.
+        text_model_output: Output of the text encoder.
+        audio_model_output: Output of the audio encoder.
+    """
+
+    loss: torch.FloatTensor | None = None
+    logits_per_audio: torch.FloatTensor | None = None
+    logits_per_text: torch.FloatTensor | None = None
+    text_embeds: torch.FloatTensor | None = None
+    audio_embeds: torch.FloatTensor | None = None
+    text_model_output: BaseModelOutputWithPooling | None = None
+    audio_model_output: BaseModelOutputWithPooling | None = None
+
+
+def contrastive_loss(logits_per_text: torch.Tensor, sigmoid: bool) -> torch.Tensor:
+    """Symmetric loss of paired rows, `(n, n)` → scalar: InfoNCE (mean of both directions) or SigLIP."""
+    logits = logits_per_text.float()
+    if logits.shape[0] != logits.shape[1]:
+        raise ValueError(
+            f"return_loss=True needs pairs: row i of the audio belongs to row i of the text, got {logits.shape[1]} "
+            f"clips and {logits.shape[0]} texts."
+        )
+    if sigmoid:
+        signs = 2 * torch.eye(len(logits), device=logits.device) - 1
+        return -nn.functional.logsigmoid(signs * logits).sum(-1).mean()
+    labels = torch.arange(len(logits), device=logits.device)
+    return (nn.functional.cross_entropy(logits, labels) + nn.functional.cross_entropy(logits.t(), labels)) / 2
+
+
+def build_text_encoder(config) -> PreTrainedModel:
+    """An untrained text encoder for `config`, without the pooler that the masked mean makes useless."""
+    if config.model_type == "m2m_100":
+        # SONAR: AutoModel would build an encoder-decoder around it and leave the encoder's weights random.
+        from transformers.models.m2m_100.modeling_m2m_100 import M2M100Encoder
+
+        model = M2M100Encoder(config)
+    else:
+        model = AutoModel.from_config(config)
+    if getattr(model, "pooler", None) is not None:
+        model.pooler = None
+    return model
+
+
+def build_audio_encoder(config) -> PreTrainedModel:
+    if config.model_type == CedConfig.model_type:
+        return CedModel(config)
+    raise ValueError(f"No audio encoder for model_type {config.model_type!r}; known: {CedConfig.model_type!r}.")
+
+
+class SupClapProjection(nn.Module):
+    """Encoder output to joint space: linear, or linear-activation-linear."""
+
+    def __init__(self, config: SupClapConfig, input_size: int):
+        super().__init__()
+        self.linear1 = nn.Linear(input_size, config.projection_dim)
+        self.linear2 = None
+        if config.projection_num_layers == 2:
+            self.activation = ACT2FN[config.projection_hidden_act]
+            self.linear2 = nn.Linear(config.projection_dim, config.projection_dim)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        hidden_states = self.linear1(hidden_states)
+        return hidden_states if self.linear2 is None else self.linear2(self.activation(hidden_states))
+
+
+class SupClapPreTrainedModel(PreTrainedModel):
+    config: SupClapConfig
+    base_model_prefix = "supclap"
+    input_modalities = ("audio", "text")
+    supports_gradient_checkpointing = True
+    _keep_in_fp32_modules_strict = ["logit_scale", "logit_bias", "init_bn"]
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+
+    def _init_weights(self, module):
+        super()._init_weights(module)
+        if isinstance(module, SupClapModel):
+            init.constant_(module.logit_scale, self.config.logit_scale_init_value)
+            if module.logit_bias is not None:
+                init.constant_(module.logit_bias, self.config.logit_bias_init_value)
+        elif isinstance(module, SupClapProjection):
+            for linear in (module.linear1, module.linear2):
+                if linear is not None:
+                    init.xavier_uniform_(linear.weight)
+                    init.zeros_(linear.bias)
+
+
+class SupClapModel(SupClapPreTrainedModel):
+    """Dual encoder of audio clips and texts with a shared embedding space."""
+
+    def __init__(self, config: SupClapConfig):
+        super().__init__(config)
+        self.text_model = build_text_encoder(config.text_config)
+        self.audio_model = build_audio_encoder(config.audio_config)
+        self.text_projection = SupClapProjection(config, config.text_config.hidden_size)
+        self.audio_projection = SupClapProjection(config, config.audio_config.hidden_size)
+        self.logit_scale = nn.Parameter(torch.empty(1))
+        self.logit_bias = None if config.logit_bias_init_value is None else nn.Parameter(torch.empty(1))
+        self.post_init()
+
+    @classmethod
+    def from_text_audio_pretrained(cls, text_model: str, audio_model, dtype=torch.float32, **kwargs) -> "SupClapModel":
+        """A model from a pretrained text encoder and an audio encoder, with new projection heads.
+
+        Args:
+            text_model: Hub id or folder of the text encoder.
+            audio_model: Folder or Hub id of a saved [`CedModel`], a [`CedModel`], or a [`CedConfig`] for random weights.
+            dtype: Type of all weights.
+            kwargs: Fields of [`SupClapConfig`].
+        """
+        from transformers import AutoConfig
+
+        text_config = AutoConfig.from_pretrained(text_model)
+        if isinstance(audio_model, str):
+            audio_model = CedModel.from_pretrained(audio_model, dtype=dtype)
+        audio_config = getattr(audio_model, "config", audio_model)
+        model = cls(SupClapConfig(text_config=text_config, audio_config=audio_config, **kwargs)).to(dtype)
+        pretrained = type(model.text_model).from_pretrained(text_model, dtype=dtype)
+        if getattr(pretrained, "pooler", None) is not None:
+            pretrained.pooler = None
+        model.text_model.load_state_dict(pretrained.state_dict())
+        if isinstance(audio_model, PreTrainedModel):
+            model.audio_model.load_state_dict(audio_model.state_dict())
+        return model
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.text_model.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.text_model.set_input_embeddings(value)
+
+    def get_logit_scale(self) -> torch.Tensor:
+        """The inverse temperature that multiplies cosine similarities, shape `(1,)`, at most `logit_scale_max`."""
+        return self.logit_scale.float().exp().clamp(max=self.config.logit_scale_max)
+
+    def _truncate(self, input_ids: torch.Tensor, inputs: dict) -> torch.Tensor:
+        """Cuts texts to what the encoder has positions for, as a tokenizer with `truncation=True` would."""
+        config = self.config.text_config
+        limit = getattr(config, "max_position_embeddings", None)
+        if limit is None:
+            return input_ids
+        if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
+            limit -= config.pad_token_id + 1  # their positions start behind the padding index
+        if input_ids.shape[1] <= limit:
+            return input_ids
+        logger.warning_once(
+            f"A text of {input_ids.shape[1]} tokens was cut to the {limit} that the text encoder can take."
+        )
+        mask = inputs["attention_mask"]
+        too_long = mask[:, limit:].any(-1)
+        last = input_ids.gather(1, (mask.cumsum(-1).argmax(-1, keepdim=True)))[:, 0]
+        input_ids = input_ids[:, :limit].clone()
+        input_ids[too_long, -1] = last[too_long]  # the closing token stays the last one
+        for name, value in inputs.items():
+            inputs[name] = value[:, :limit]
+        return input_ids
+
+    @can_return_tuple
+    def get_text_features(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        **kwargs,
+    ) -> BaseModelOutputWithPooling:
+        r"""Embeds texts.
+
+        Args:
+            input_ids: Tokens padded at the end, `(n_text, length)`.
+            attention_mask: 1 for real tokens, `(n_text, length)`; all real when omitted.
+            token_type_ids: Segments, for encoders that know them.
+
+        Returns:
+            `pooler_output` `(n_text, projection_dim)`: the L2-normalised joint embeddings; `last_hidden_state`: the
+            text encoder's tokens.
+        """
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        inputs = {"attention_mask": attention_mask}
+        if token_type_ids is not None and getattr(self.config.text_config, "type_vocab_size", 0):
+            inputs["token_type_ids"] = token_type_ids
+        input_ids = self._truncate(input_ids, inputs)
+        hidden_states = self.text_model(input_ids=input_ids, **inputs, **kwargs)[0]
+        weights = inputs["attention_mask"][..., None].to(hidden_states.dtype)
+        pooled = (hidden_states * weights).sum(1) / weights.sum(1).clamp(min=1)
+        embeds = nn.functional.normalize(self.text_projection(pooled), dim=-1)
+        return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=embeds)
+
+    @can_return_tuple
+    def get_audio_features(
+        self, input_features: torch.Tensor, input_features_mask: torch.Tensor | None = None, **kwargs
+    ) -> BaseModelOutputWithPooling:
+        r"""Embeds clips.
+
+        Args:
+            input_features: Log-mel spectrograms in dB, `(n_audio, time, n_mels)`.
+            input_features_mask: 1 for real frames, `(n_audio, time)`; all real when omitted.
+
+        Returns:
+            `pooler_output` `(n_audio, projection_dim)`: the L2-normalised joint embeddings; `last_hidden_state`: the
+            audio encoder's tokens.
+        """
+        outputs = self.audio_model(input_features, input_features_mask, **kwargs)
+        embeds = nn.functional.normalize(self.audio_projection(outputs.pooler_output), dim=-1)
+        return BaseModelOutputWithPooling(last_hidden_state=outputs.last_hidden_state, pooler_output=embeds)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        input_features: torch.Tensor | None = None,
+        input_features_mask: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        return_loss: bool | None = None,
+        **kwargs,
+    ) -> SupClapOutput:
+        r"""Embeds clips and texts and compares each clip with each text; their numbers need not be equal.
+
+        Args:
+            return_loss: Whether to also return the symmetric contrastive loss of paired rows: the mean over both
+                directions of InfoNCE, or SigLIP when the model has a bias. Training with support vectors lives in
+                the `supclap` package.
+        """
+        if input_ids is None or input_features is None:
+            raise ValueError(
+                "forward compares audio with text and needs both input_ids and input_features; use get_text_features "
+                "or get_audio_features to embed one of them."
+            )
+        text = self.get_text_features(input_ids, attention_mask, token_type_ids, return_dict=True, **kwargs)
+        audio = self.get_audio_features(input_features, input_features_mask, return_dict=True, **kwargs)
+        text_embeds, audio_embeds = text.pooler_output, audio.pooler_output
+        logits_per_text = text_embeds @ audio_embeds.t() * self.get_logit_scale().to(text_embeds.dtype)
+        if self.logit_bias is not None:
+            logits_per_text = logits_per_text + self.logit_bias.to(logits_per_text.dtype)
+        return SupClapOutput(
+            loss=contrastive_loss(logits_per_text, sigmoid=self.logit_bias is not None) if return_loss else None,
+            logits_per_audio=logits_per_text.t(),
+            logits_per_text=logits_per_text,
+            text_embeds=text_embeds,
+            audio_embeds=audio_embeds,
+            text_model_output=text,
+            audio_model_output=audio,
+        )
+
+
+__all__ = ["SupClapModel", "SupClapOutput", "SupClapPreTrainedModel"]

@@ -1,0 +1,14 @@
+"""Processing code of SupCLAP: audio, features, text and the zero-shot pipeline. Its files travel with every checkpoint."""
+
+from .audio_supclap import load_waveform
+from .feature_extraction_supclap import SupClapFeatureExtractor
+from .pipeline_supclap import SupClapZeroShotAudioClassificationPipeline
+from .processing_supclap import SupClapProcessor
+
+
+__all__ = [
+    "SupClapFeatureExtractor",
+    "SupClapProcessor",
+    "SupClapZeroShotAudioClassificationPipeline",
+    "load_waveform",
+]

@@ -1,0 +1,227 @@
+"""From anything that holds a sound to a mono float32 waveform at one rate: to float, to mono, resample, checks.
+
+Every step either gives the right samples or raises an error that names the clip and says what to do. No step crops, and
+none is random: the waveform is a function of the clip alone.
+"""
+
+import functools
+import math
+import numbers
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from .decoding_supclap import decode
+
+
+# 7.1 surround, the widest layout that everyday files carry. A clip with so few *samples* is far below one mel frame, so
+# an axis this small next to a longer one can only be the channels.
+MAX_CHANNELS = 8
+# Float audio lives in [-1, 1]; loud masters overshoot by a few times, integers stored as floats by hundreds and more.
+MAX_FLOAT_PEAK = 64.0
+# Nobody samples sound below this; 16 or 44.1 is a rate given in kHz.
+MIN_SAMPLING_RATE = 1000
+# Elements in torchaudio's resampling kernel. 44100 -> 16000 takes 80 thousand; coprime rates can take gigabytes.
+MAX_KERNEL_ELEMENTS = 2**24
+
+ACCEPTED = (
+    "a path, bytes, a NumPy array, a torch tensor, a list of floats, a dict with 'array' (or 'raw') and "
+    "'sampling_rate', a dict with 'path' or 'bytes', or a torchcodec AudioDecoder"
+)
+
+
+def load_waveform(
+    audio: Any,
+    sampling_rate: int | None = None,
+    target_sampling_rate: int = 16000,
+    name: str = "audio",
+    min_samples: int = 160,
+) -> torch.Tensor:
+    """Turns one clip, in any accepted form, into a mono waveform at `target_sampling_rate`.
+
+    Args:
+        audio: A path or http(s) address (`str` or `Path`), the bytes of a sound file, an array (NumPy, torch, list of
+            floats), a dict `{"array" | "raw": ..., "sampling_rate": ...}` or `{"path": ..., "bytes": ...}`, or an
+            object with `get_all_samples()` (torchcodec, `datasets`). Integer PCM is scaled by its range; channels are
+            averaged; arrays may be (samples,), (channels, samples) or (samples, channels).
+        sampling_rate: Rate in Hz of a bare array. Files, dicts and decoders carry their own, which wins.
+        target_sampling_rate: Rate in Hz of the result; other rates are resampled.
+        name: What error messages call this clip.
+        min_samples: Shortest accepted length in samples at the target rate (one mel hop).
+
+    Returns:
+        Float32 CPU tensor of shape (samples,).
+
+    Raises:
+        TypeError: The input is none of the accepted forms, or its numbers are not real PCM.
+        ValueError: No rate, a bad rate, empty, too short, NaN or infinite, unscaled, of unclear layout, undecodable.
+        FileNotFoundError: The path does not exist.
+        ImportError: A package needed to decode or resample is missing.
+    """
+    # Only an array leaves the channel axis to be worked out; a decoder says which one it is.
+    channel_axis = None
+    if isinstance(audio, dict):
+        audio, sampling_rate, name = _open_dict(audio, sampling_rate, name)
+    if isinstance(audio, str | Path | bytes | bytearray | memoryview):
+        if isinstance(audio, str | Path):
+            name = f"{name} ({audio})"
+        samples, sampling_rate = decode(audio, name)
+        channel_axis = 1
+    elif hasattr(audio, "get_all_samples"):
+        decoded = audio.get_all_samples()
+        samples, sampling_rate = to_array(decoded.data, name), decoded.sample_rate
+        channel_axis = 0
+    else:
+        samples = to_array(audio, name)
+    if sampling_rate is None:
+        raise ValueError(
+            f"{name}: a bare array has no sampling rate. Pass sampling_rate=... in Hz, or a dict "
+            "{'array': ..., 'sampling_rate': ...}."
+        )
+    sampling_rate = check_sampling_rate(sampling_rate, name)
+    waveform = torch.from_numpy(to_mono(to_float(samples, name), name, channel_axis))
+    waveform = resample(waveform, sampling_rate, target_sampling_rate, name)
+    if len(waveform) < min_samples:
+        raise ValueError(
+            f"{name}: too short, {len(waveform)} samples ({1000 * len(waveform) / target_sampling_rate:.1f} ms) at "
+            f"{target_sampling_rate} Hz; at least {min_samples} samples "
+            f"({1000 * min_samples / target_sampling_rate:.1f} ms) are needed. Drop the clip or pad it with silence."
+        )
+    return waveform
+
+
+def _open_dict(audio: dict, sampling_rate: int | None, name: str) -> tuple[Any, int | None, str]:
+    for key in ("array", "raw"):
+        if audio.get(key) is not None:
+            own_rate = audio.get("sampling_rate")
+            return audio[key], sampling_rate if own_rate is None else own_rate, name
+    if audio.get("bytes") is not None:
+        return audio["bytes"], sampling_rate, f"{name} ({audio['path']})" if audio.get("path") else name
+    if audio.get("path") is not None:
+        return audio["path"], sampling_rate, name
+    raise ValueError(f"{name}: a dict with keys {sorted(map(str, audio))} holds no audio. Pass {ACCEPTED}.")
+
+
+def to_array(audio: Any, name: str) -> np.ndarray:
+    """Any array-like to NumPy, its numbers untouched (bfloat16, which NumPy lacks, becomes float32)."""
+    if isinstance(audio, torch.Tensor):
+        audio = audio.detach().cpu()
+        return (audio.float() if audio.is_floating_point() else audio).numpy()
+    if not isinstance(audio, list | tuple) and not hasattr(audio, "__array__"):
+        raise TypeError(f"{name}: cannot read audio from {type(audio).__name__}. Pass {ACCEPTED}.")
+    try:
+        return np.asarray(audio)
+    except ValueError as error:
+        raise ValueError(f"{name}: the nested lists are ragged, so they are no single clip ({error}).") from error
+
+
+def check_sampling_rate(sampling_rate: Any, name: str) -> int:
+    """A whole number of Hz as an `int`, or an error."""
+    if isinstance(sampling_rate, bool | np.bool_) or not isinstance(sampling_rate, numbers.Real):
+        raise TypeError(
+            f"{name}: sampling_rate must be a whole number of Hz, got {sampling_rate!r}. Pass for example 44100."
+        )
+    if not math.isfinite(sampling_rate) or sampling_rate != int(sampling_rate) or sampling_rate < MIN_SAMPLING_RATE:
+        raise ValueError(
+            f"{name}: sampling_rate must be a whole number of Hz and at least {MIN_SAMPLING_RATE}, got "
+            f"{sampling_rate!r}. Pass the rate the clip was recorded at in Hz (not kHz), for example 44100."
+        )
+    return int(sampling_rate)
+
+
+def to_float(samples: np.ndarray, name: str) -> np.ndarray:
+    """Samples as float32 in about [-1, 1], after the checks for emptiness, NaN, infinity and missing scaling.
+
+    Integer PCM of b bits is divided by 2^(b-1), unsigned PCM first loses its offset of 2^(b-1).
+    """
+    kind = samples.dtype.kind
+    if samples.size == 0:
+        raise ValueError(f"{name}: the audio is empty (shape {samples.shape}). Drop this clip.")
+    if kind in "iu":
+        bits = 8 * samples.dtype.itemsize
+        if bits > 32:
+            raise ValueError(
+                f"{name}: {samples.dtype} is no PCM width, so its scale is unknown. Cast to the width of the recording, "
+                "for example astype('int16'), or to float scaled into [-1, 1]."
+            )
+        half = 2.0 ** (bits - 1)
+        # A 32-bit integer has more digits than float32: offset and scale in float64, round once.
+        wide = samples.astype(np.float64 if bits == 32 else np.float32)
+        return ((wide - half if kind == "u" else wide) / half).astype(np.float32, copy=False)
+    if kind != "f":
+        raise TypeError(f"{name}: audio must be float or integer PCM, got dtype {samples.dtype}. Convert it first.")
+    # All three carry NaN through, so two passes check everything; only a bad clip pays for the search.
+    peak = float(np.maximum(-samples.min(), samples.max()))
+    if not math.isfinite(peak):
+        bad = np.unravel_index(np.argmin(np.isfinite(samples)), samples.shape)
+        raise ValueError(
+            f"{name}: sample {bad[0] if len(bad) == 1 else tuple(map(int, bad))} is {samples[bad]}. "
+            "Repair or drop this clip; the audio must be finite."
+        )
+    if peak > MAX_FLOAT_PEAK:
+        raise ValueError(
+            f"{name}: float samples reach {peak:g}, far outside [-1, 1], which looks like integers without their scale. "
+            "Divide by full scale (32768 for 16 bits) or pass the integer array itself."
+        )
+    return samples.astype(np.float32, copy=False)
+
+
+def to_mono(samples: np.ndarray, name: str, channel_axis: int | None = None) -> np.ndarray:
+    """Mean over the channels, (samples,) contiguous.
+
+    Without `channel_axis`, the channels of a 2-D array are the axis of at most `MAX_CHANNELS` next to a longer one.
+    """
+    if samples.ndim == 1:
+        return np.ascontiguousarray(samples)
+    if samples.ndim != 2:
+        raise ValueError(
+            f"{name}: expected (samples,), (channels, samples) or (samples, channels), got shape {samples.shape}. "
+            "Pass several clips as a list."
+        )
+    if channel_axis is None:
+        few = [axis for axis in (0, 1) if samples.shape[axis] <= MAX_CHANNELS]
+        if len(few) != 1:
+            raise ValueError(
+                f"{name}: shape {samples.shape} does not tell channels from samples (one axis must be at most "
+                f"{MAX_CHANNELS}, the other longer). Pass mono, or transpose to (channels, samples); pass several "
+                "clips as a list."
+            )
+        channel_axis = few[0]
+    channels = samples.shape[channel_axis]
+    if channels == 1:
+        return np.ascontiguousarray(samples.take(0, axis=channel_axis))
+    # A product with the constant vector: np.mean over an axis this short is ten times slower.
+    return np.moveaxis(samples, channel_axis, 1) @ np.full(channels, 1 / channels, dtype=samples.dtype)
+
+
+def resample(waveform: torch.Tensor, sampling_rate: int, target_sampling_rate: int, name: str) -> torch.Tensor:
+    """Band-limited resampling of (samples,), by torchaudio where it loads, else by soxr."""
+    if sampling_rate == target_sampling_rate:
+        return waveform
+    divisor = math.gcd(sampling_rate, target_sampling_rate)
+    if (target_sampling_rate // divisor) * (sampling_rate // divisor) <= MAX_KERNEL_ELEMENTS:
+        resampler = _torchaudio_resampler(sampling_rate, target_sampling_rate)
+        if resampler is not None:
+            # An outer autocast would run the convolution in bfloat16.
+            with torch.autocast("cpu", enabled=False):
+                return resampler(waveform)
+    try:
+        import soxr
+    except ImportError as error:
+        raise ImportError(
+            f"{name}: resampling from {sampling_rate} Hz to {target_sampling_rate} Hz needs soxr (pip install soxr) or "
+            "a torchaudio that matches torch. Install one, or pass audio at the target rate."
+        ) from error
+    return torch.from_numpy(soxr.resample(waveform.numpy(), sampling_rate, target_sampling_rate))
+
+
+@functools.lru_cache(maxsize=16)
+def _torchaudio_resampler(sampling_rate: int, target_sampling_rate: int) -> torch.nn.Module | None:
+    try:
+        from torchaudio.transforms import Resample
+    except (ImportError, OSError, RuntimeError):
+        # Missing, or built against another torch, which shows as a failed symbol look-up.
+        return None
+    return Resample(sampling_rate, target_sampling_rate)

@@ -1,0 +1,76 @@
+"""Sound files to samples. soundfile reads WAV, FLAC, Ogg and MP3 without FFmpeg; torchcodec, where installed, the rest."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+
+
+def decode(source: str | Path | bytes | bytearray | memoryview, name: str) -> tuple[np.ndarray, int]:
+    """Decodes a sound file, the bytes of one, or an http(s) address.
+
+    Args:
+        source: Path, address, or the content of a file.
+        name: What error messages call this clip.
+
+    Returns:
+        Float32 samples in [-1, 1] of shape (samples, channels), and their rate in Hz.
+
+    Raises:
+        FileNotFoundError: The path is no file.
+        ValueError: Empty, not a sound file, or a format that needs torchcodec where that is missing.
+    """
+    if isinstance(source, str) and source.startswith(("http://", "https://")):
+        source = _download(source, name)
+    if isinstance(source, str | Path):
+        path = Path(source)
+        if not path.is_file():
+            kind = "is a directory, not a sound file" if path.is_dir() else "does not exist"
+            raise FileNotFoundError(f"{name}: the path {kind}. Check it; the current folder is {Path.cwd()}.")
+        source = str(path)
+        size = path.stat().st_size
+    else:
+        source = bytes(source)
+        size = len(source)
+    if size == 0:
+        raise ValueError(f"{name}: the file is empty (0 bytes). Drop this clip.")
+    reasons = []
+    for read in (_read_with_soundfile, _read_with_torchcodec):
+        try:
+            return read(source)
+        except (ImportError, RuntimeError, ValueError) as error:
+            reasons.append(str(error).strip().splitlines()[0].rstrip("."))
+    raise ValueError(
+        f"{name}: cannot be decoded ({'; '.join(reasons)}). soundfile reads WAV, FLAC, Ogg and MP3. For another format "
+        "(m4a, webm) install torchcodec and FFmpeg, or convert it to WAV. If it is no sound file, drop it."
+    )
+
+
+def _read_with_soundfile(source: str | bytes) -> tuple[np.ndarray, int]:
+    try:
+        import soundfile
+    except (ImportError, OSError) as error:  # OSError: no libsndfile
+        raise ImportError("soundfile is not installed; pip install soundfile") from error
+    return soundfile.read(io.BytesIO(source) if isinstance(source, bytes) else source, dtype="float32", always_2d=True)
+
+
+def _read_with_torchcodec(source: str | bytes) -> tuple[np.ndarray, int]:
+    try:
+        from torchcodec.decoders import AudioDecoder
+    except (ImportError, OSError, RuntimeError) as error:  # RuntimeError: no FFmpeg, or another torch
+        raise ImportError("torchcodec is not installed or finds no FFmpeg") from error
+    decoded = AudioDecoder(source).get_all_samples()
+    return decoded.data.T.numpy(), decoded.sample_rate
+
+
+def _download(address: str, name: str) -> bytes:
+    try:
+        import httpx
+    except ImportError as error:
+        raise ImportError(f"{name}: reading from an address needs httpx (pip install httpx).") from error
+    try:
+        response = httpx.get(address, follow_redirects=True)
+        response.raise_for_status()
+    except httpx.HTTPError as error:
+        raise ValueError(f"{name}: cannot be downloaded ({error}). Check the address or pass a local file.") from error
+    return response.content

@@ -1,0 +1,185 @@
+"""Clips to log-mel spectrograms in dB with a mask, in torch, on CPU or GPU."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import BatchFeature, SequenceFeatureExtractor
+from transformers.audio_utils import mel_filter_bank
+
+from .audio_supclap import load_waveform
+
+
+class SupClapFeatureExtractor(SequenceFeatureExtractor):
+    r"""Log-mel spectrograms as the CED encoders were trained on (https://arxiv.org/abs/2308.11957).
+
+    Periodic Hann window, frames centred on multiples of the hop with reflected edges, power spectrum, HTK mel filters
+    without normalisation, `10 log10(max(power, 1e-10))`, and nothing below `top_db` under the loudest value *of the
+    clip*. A clip's features are the same alone and in any batch, bit for bit on the CPU.
+
+    Args:
+        feature_size (`int`): Number of mel bands.
+        sampling_rate (`int`): Rate in Hz the features are computed at; every clip is resampled to it.
+        padding_value (`float`): What padded frames hold.
+        n_fft (`int`): Size of the Fourier transform in samples.
+        win_length (`int`): Length of the window in samples, at most `n_fft`.
+        hop_length (`int`): Samples between frames; also the shortest accepted clip.
+        f_min (`float`): Lowest frequency in Hz.
+        f_max (`float`): Highest frequency in Hz.
+        top_db (`float`): Dynamic range in dB.
+    """
+
+    model_input_names = ["input_features", "input_features_mask"]
+
+    def __init__(
+        self,
+        feature_size: int = 64,
+        sampling_rate: int = 16000,
+        padding_value: float = 0.0,
+        n_fft: int = 512,
+        win_length: int = 512,
+        hop_length: int = 160,
+        f_min: float = 0.0,
+        f_max: float = 8000.0,
+        top_db: float = 120.0,
+        **kwargs,
+    ):
+        super().__init__(feature_size=feature_size, sampling_rate=sampling_rate, padding_value=padding_value, **kwargs)
+        if win_length > n_fft:
+            raise ValueError(f"win_length ({win_length}) must be at most n_fft ({n_fft}).")
+        if f_max > sampling_rate / 2:
+            raise ValueError(f"f_max ({f_max} Hz) must be at most half the sampling_rate ({sampling_rate} Hz).")
+        self.n_fft = n_fft
+        self.win_length = win_length
+        self.hop_length = hop_length
+        self.f_min = f_min
+        self.f_max = f_max
+        self.top_db = top_db
+        # These two names are the ones that the base class leaves out of the saved JSON.
+        self.mel_filters = mel_filter_bank(
+            num_frequency_bins=n_fft // 2 + 1,
+            num_mel_filters=feature_size,
+            min_frequency=f_min,
+            max_frequency=f_max,
+            sampling_rate=sampling_rate,
+            norm=None,
+            mel_scale="htk",
+        ).astype(np.float32)
+        margin = n_fft - win_length
+        self.window = np.pad(np.hanning(win_length + 1)[:-1], (margin // 2, margin - margin // 2)).astype(np.float32)
+
+    def num_frames(self, num_samples: int) -> int:
+        """Frames of a clip of `num_samples` at the extractor's rate."""
+        return 1 + num_samples // self.hop_length
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        raw_speech: Any,
+        sampling_rate: int | None = None,
+        padding: bool | str = True,
+        max_length: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        truncation: bool | None = None,
+        return_tensors: str | None = "pt",
+        device: str | torch.device | None = None,
+    ) -> BatchFeature:
+        """Computes the features of one clip, or of a list of clips.
+
+        Args:
+            raw_speech: A clip in any form that [`load_waveform`] takes (path, bytes, array, tensor, dict, decoder), or
+                a list of clips. A list of plain numbers is one clip. A 2-D array is one multi-channel clip, never a
+                batch: pass a batch as a list.
+            sampling_rate: Rate in Hz of bare arrays, which are resampled when it differs from the extractor's. Files,
+                dicts and decoders carry their own.
+            padding: `True` or `"longest"` pads to the longest clip, `"max_length"` to `max_length`; `False` pads
+                nothing and needs clips of one length.
+            max_length: Frames (not samples) to pad to with `padding="max_length"`.
+            pad_to_multiple_of: Rounds the number of frames up to a multiple of this.
+            truncation: Refused: an embedding is a function of the whole clip, and the model windows long ones.
+            return_tensors: `"pt"` or `"np"`.
+            device: Where to compute; results of `"pt"` stay there.
+
+        Returns:
+            `input_features`, float32 dB, (batch, time, feature_size), and `input_features_mask`, int64,
+            (batch, time), 1 for real frames.
+
+        Raises:
+            ValueError: No clip; padding options that contradict each other or would cut; and whatever
+                [`load_waveform`] raises, with the position of the clip in the list.
+        """
+        if truncation:
+            raise ValueError("truncation is not supported: features cover the whole clip. Cut the audio beforehand.")
+        if getattr(return_tensors, "value", return_tensors) not in ("pt", "np", None):
+            raise ValueError(f"return_tensors must be 'pt' or 'np', got {return_tensors!r}.")
+        clips = self._as_clips(raw_speech)
+        names = [f"audio[{i}]" for i in range(len(clips))] if len(clips) > 1 else ["audio"]
+        waveforms = [
+            load_waveform(clip, sampling_rate, self.sampling_rate, name, self.hop_length)
+            for clip, name in zip(clips, names, strict=True)
+        ]
+        lengths = [self.num_frames(len(waveform)) for waveform in waveforms]
+        padded_length = self._padded_length(lengths, padding, max_length, pad_to_multiple_of)
+
+        filters, window = torch.from_numpy(self.mel_filters).to(device), torch.from_numpy(self.window).to(device)
+        features = filters.new_full((len(clips), padded_length, self.feature_size), self.padding_value)
+        mask = torch.zeros(len(clips), padded_length, dtype=torch.long, device=device)
+        # Clip by clip: nothing can leak between neighbours, no time is lost on padding, and a clip fits in the cache,
+        # which makes this three times faster on the CPU than one transform of the padded batch.
+        for i, (waveform, length) in enumerate(zip(waveforms, lengths, strict=True)):
+            features[i, :length] = self._log_mel(waveform.to(device), filters, window)
+            mask[i, :length] = 1
+        inputs = {"input_features": features, "input_features_mask": mask}
+        if getattr(return_tensors, "value", return_tensors) == "pt":
+            return BatchFeature(inputs)
+        return BatchFeature({key: value.cpu().numpy() for key, value in inputs.items()})
+
+    @staticmethod
+    def _as_clips(audio: Any) -> list:
+        if not isinstance(audio, list | tuple):
+            return [audio]
+        if len(audio) == 0:
+            raise ValueError("audio is an empty list. Pass at least one clip.")
+        return [audio] if np.isscalar(audio[0]) and not isinstance(audio[0], str | bytes) else list(audio)
+
+    @staticmethod
+    def _padded_length(
+        lengths: list[int], padding: bool | str, max_length: int | None, pad_to_multiple_of: int | None
+    ) -> int:
+        padding = getattr(padding, "value", padding)
+        if padding not in (True, False, "longest", "max_length", "do_not_pad"):
+            raise ValueError(f"padding must be True, 'longest', 'max_length' or False, got {padding!r}.")
+        if (padding == "max_length") != (max_length is not None):
+            raise ValueError("padding='max_length' and max_length (in frames) belong together: pass both or neither.")
+        longest = max(lengths)
+        if padding in (False, "do_not_pad"):
+            if min(lengths) != longest:
+                raise ValueError(f"padding=False needs clips of one length, got {lengths} frames. Use padding=True.")
+            return longest
+        if max_length is not None:
+            if longest > max_length:
+                raise ValueError(
+                    f"audio[{lengths.index(longest)}] has {longest} frames, more than max_length={max_length}. Raise "
+                    "max_length (clips are never cut), or cut the audio beforehand."
+                )
+            longest = max_length
+        if pad_to_multiple_of:
+            longest = -(-longest // pad_to_multiple_of) * pad_to_multiple_of
+        return longest
+
+    def _log_mel(self, waveform: torch.Tensor, filters: torch.Tensor, window: torch.Tensor) -> torch.Tensor:
+        """(samples,) to dB of shape (time, feature_size)."""
+        length = self.num_frames(len(waveform))
+        margin = self.n_fft // 2
+        if len(waveform) <= margin:  # reflection needs more samples than it mirrors
+            waveform = torch.nn.functional.pad(waveform, (0, margin + 1 - len(waveform)))
+        waveform = torch.nn.functional.pad(waveform[None], (margin, margin), mode="reflect")[0]
+        spectrum = torch.fft.rfft(waveform.unfold(0, self.n_fft, self.hop_length)[:length] * window)
+        power = spectrum.real.square().addcmul_(spectrum.imag, spectrum.imag)
+        # An outer autocast would run this product in half precision.
+        with torch.autocast(waveform.device.type, enabled=False):
+            decibels = (power @ filters).clamp_(min=1e-10).log10_().mul_(10)
+        return decibels.clamp_(min=decibels.max() - self.top_db)
+
+
+__all__ = ["SupClapFeatureExtractor"]

@@ -1,0 +1,196 @@
+"""Zero-shot audio classification: the stock pipeline's interface and output, without its silent wrong answers."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from transformers import ZeroShotAudioClassificationPipeline
+
+from .audio_supclap import load_waveform
+from .text_supclap import check_texts, encode_text
+
+
+DEFAULT_TEMPLATE = "This is a sound of {}."
+LABEL_BATCH_SIZE = 256
+PARAMETERS = (
+    "candidate_labels",
+    "hypothesis_template",
+    "sampling_rate",
+    "text_lang",
+    "top_k",
+    "function_to_apply",
+    "multi_label",
+)
+SCORE_FUNCTIONS = {
+    "softmax": lambda logits: logits.softmax(-1),
+    "sigmoid": lambda logits: logits.sigmoid(),
+    "none": lambda logits: logits,
+}
+
+
+class _NamedClip(NamedTuple):
+    """A clip of a list, with the position that an error reports."""
+
+    name: str
+    audio: Any
+
+
+class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipeline):
+    """Scores clips of any form and length against labels given in words.
+
+    Each label is embedded once per set of labels and templates, each clip whole; the scores are a function of the
+    scaled similarities (plus the model's bias where it has one).
+    """
+
+    def __call__(self, audios: Any, **kwargs) -> list[dict[str, Any]] | list[list[dict[str, Any]]]:
+        """Classifies one clip, a list of clips, or a dataset or generator of clips.
+
+        Args:
+            audios: A clip in any form that [`load_waveform`] takes, or a list of clips. A list of plain numbers is one
+                clip.
+            candidate_labels (`list[str]` or `str`): The labels; a string is split at its commas.
+            hypothesis_template (`str` or `list[str]`): Sentence with `{}` where the label goes. With several, a label's
+                embedding is the normalised mean over the templates.
+            sampling_rate (`int`): Rate in Hz of bare arrays. Files, dicts and decoders carry their own.
+            text_lang (`str`): Language code of the labels, for tokenizers that take a language.
+            top_k (`int`): How many labels to return; all by default.
+            function_to_apply (`str`): `"softmax"` (default; the labels compete and the scores sum to 1), `"sigmoid"`
+                (each label on its own) or `"none"` (the logits).
+            multi_label (`bool`): Another way to ask for `"sigmoid"`.
+            batch_size (`int`): Clips per forward pass. The scores do not depend on it.
+
+        Returns:
+            `[{"score": float, "label": str}, ...]`, the highest score first; for a list, one such list per clip.
+
+        Raises:
+            TypeError: Unknown arguments, or of the wrong type.
+            ValueError: No labels, an empty or repeated label, a template without `{}`, bad audio (named), or a model
+                whose scores are not finite.
+        """
+        if "candidate_labels" not in {**self._forward_params, **kwargs}:
+            raise ValueError("No labels: pass candidate_labels=['dog', 'rain'] or candidate_labels='dog, rain'.")
+        if isinstance(audios, list | tuple):
+            if len(audios) == 0:
+                raise ValueError("audios is an empty list. Pass at least one clip.")
+            if isinstance(audios[0], int | float):
+                audios = np.asarray(audios)
+            else:
+                audios = [_NamedClip(f"audios[{i}]", audio) for i, audio in enumerate(audios)]
+        # A model that comes out of training is in training mode, where dropout makes scores random.
+        self.model.eval()
+        return super().__call__(audios, **kwargs)
+
+    def _sanitize_parameters(self, **kwargs) -> tuple[dict, dict, dict]:
+        unknown = sorted(set(kwargs) - set(PARAMETERS))
+        if unknown:
+            raise TypeError(f"Unknown arguments {unknown}; this pipeline takes {', '.join(PARAMETERS)}.")
+        preprocess = {key: kwargs[key] for key in ("sampling_rate",) if key in kwargs}
+        forward = {key: kwargs[key] for key in ("text_lang",) if key in kwargs}
+        postprocess = {}
+        if "candidate_labels" in kwargs:
+            forward["candidate_labels"] = postprocess["candidate_labels"] = check_labels(kwargs["candidate_labels"])
+        if "hypothesis_template" in kwargs:
+            forward["hypothesis_template"] = check_templates(kwargs["hypothesis_template"])
+        if kwargs.get("top_k") is not None:
+            top_k = kwargs["top_k"]
+            if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1:
+                raise ValueError(f"top_k must be a whole number of at least 1, got {top_k!r}.")
+            postprocess["top_k"] = top_k
+        function = kwargs.get("function_to_apply")
+        if kwargs.get("multi_label"):
+            if function not in (None, "sigmoid"):
+                raise ValueError(f"multi_label=True is the sigmoid and contradicts function_to_apply={function!r}.")
+            function = "sigmoid"
+        if function is not None:
+            if function not in SCORE_FUNCTIONS:
+                raise ValueError(f"function_to_apply must be one of {list(SCORE_FUNCTIONS)}, got {function!r}.")
+            postprocess["function_to_apply"] = function
+        return preprocess, forward, postprocess
+
+    def get_iterator(self, *args, **kwargs):
+        # Only audio is batched here. With a tokenizer, the stock collator asks that it have a padding token and pad on
+        # the same side as the audio, which shuts out tokenizers that are fine.
+        tokenizer, self.tokenizer = self.tokenizer, None
+        try:
+            return super().get_iterator(*args, **kwargs)
+        finally:
+            self.tokenizer = tokenizer
+
+    def preprocess(self, audio: Any, sampling_rate: int | None = None):
+        name, audio = audio if isinstance(audio, _NamedClip) else ("audio", audio)
+        rate = self.feature_extractor.sampling_rate
+        waveform = load_waveform(audio, sampling_rate, rate, name, self.feature_extractor.hop_length)
+        return self.feature_extractor([waveform], sampling_rate=rate, return_tensors="pt")
+
+    def _forward(
+        self,
+        model_inputs: dict,
+        candidate_labels: tuple[str, ...],
+        hypothesis_template: tuple[str, ...] = (DEFAULT_TEMPLATE,),
+        text_lang: str | None = None,
+    ) -> dict[str, torch.Tensor]:
+        labels = self._embed_labels(candidate_labels, hypothesis_template, text_lang)
+        clips = self.model.get_audio_features(**model_inputs).pooler_output.float()
+        logits = clips @ labels.t() * self.model.get_logit_scale().float()
+        if self.model.logit_bias is not None:
+            logits = logits + self.model.logit_bias.float()
+        return {"logits": logits}
+
+    def postprocess(
+        self,
+        model_outputs: dict,
+        candidate_labels: tuple[str, ...],
+        top_k: int | None = None,
+        function_to_apply: str = "softmax",
+    ) -> list[dict[str, Any]]:
+        logits = model_outputs["logits"][0]
+        if not torch.isfinite(logits).all():
+            raise ValueError(
+                f"The model gave scores that are not finite ({logits.tolist()[:3]} ...): its weights are broken or its "
+                f"dtype ({self.dtype}) overflows. Load it with dtype=torch.float32."
+            )
+        scores = SCORE_FUNCTIONS[function_to_apply](logits)
+        order = scores.argsort(descending=True, stable=True)[:top_k].tolist()
+        return [{"score": scores[i].item(), "label": candidate_labels[i]} for i in order]
+
+    def _embed_labels(self, labels: tuple[str, ...], templates: tuple[str, ...], lang: str | None) -> torch.Tensor:
+        """(n_labels, projection_dim), normalised; those of the last set are kept."""
+        # Weights may change under the pipeline (training, a merged adapter), so their versions are part of the key.
+        weights = tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in self.model.parameters())
+        key = (labels, templates, lang, getattr(self.tokenizer, "src_lang", None), weights)
+        if getattr(self, "_label_cache", (None,))[0] != key:
+            texts = [template.replace("{}", label) for template in templates for label in labels]
+            embeds = []
+            for start in range(0, len(texts), LABEL_BATCH_SIZE):
+                tokens = encode_text(self.tokenizer, texts[start : start + LABEL_BATCH_SIZE], lang).to(self.device)
+                embeds.append(self.model.get_text_features(**tokens).pooler_output.float())
+            mean = torch.cat(embeds).unflatten(0, (len(templates), len(labels))).mean(0)
+            self._label_cache = (key, torch.nn.functional.normalize(mean, dim=-1))
+        return self._label_cache[1]
+
+
+def check_labels(labels: str | Iterable[str]) -> tuple[str, ...]:
+    """The labels as a tuple; a string is split at its commas."""
+    if isinstance(labels, str):
+        labels = [label.strip() for label in labels.split(",")]
+    labels = tuple(check_texts(labels, "candidate_labels"))
+    repeated = sorted({label for label in labels if labels.count(label) > 1})
+    if repeated:
+        raise ValueError(f"candidate_labels repeats {repeated}, which would share their score. Pass each label once.")
+    return labels
+
+
+def check_templates(templates: str | Iterable[str]) -> tuple[str, ...]:
+    """The templates as a tuple, each with a place for the label."""
+    templates = tuple(check_texts(templates, "hypothesis_template"))
+    for template in templates:
+        if "{}" not in template:
+            raise ValueError(
+                f"hypothesis_template {template!r} has no {{}}, so every label would score the same. Put {{}} where the "
+                "label goes, for example 'This is a sound of {}.'; '{}' alone uses the labels as they are."
+            )
+    return templates
+
+
+__all__ = ["SupClapZeroShotAudioClassificationPipeline"]

@@ -1,0 +1,81 @@
+"""SupClapProcessor: the feature extractor and the tokenizer behind one call."""
+
+from typing import Any
+
+import torch
+from transformers import BatchFeature, ProcessorMixin
+from transformers.processing_utils import TextKwargs
+
+from .text_supclap import encode_text
+
+
+class SupClapProcessor(ProcessorMixin):
+    r"""Prepares audio and texts for [`SupClapModel`].
+
+    Args:
+        feature_extractor ([`SupClapFeatureExtractor`]): Turns clips into log-mel spectrograms.
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer of the text encoder, of any kind.
+    """
+
+    def __init__(self, feature_extractor, tokenizer):
+        super().__init__(feature_extractor, tokenizer)
+
+    def __call__(
+        self,
+        *args,
+        text: str | list[str] | None = None,
+        audio: Any = None,
+        sampling_rate: int | None = None,
+        text_lang: str | list[str] | None = None,
+        return_tensors: str | None = "pt",
+        device: str | torch.device | None = None,
+        text_kwargs: dict | None = None,
+        audio_kwargs: dict | None = None,
+        common_kwargs: dict | None = None,
+        **kwargs,
+    ) -> BatchFeature:
+        """Prepares texts, audio or both; their numbers need not be equal.
+
+        Args:
+            text: A text or a list of texts. Padded to the longest, and cut at the tokenizer's limit with a warning.
+            audio: A clip or a list of clips, in any form that [`load_waveform`] takes.
+            sampling_rate: Rate in Hz of bare arrays.
+            text_lang: Language code of all texts or one per text, for tokenizers that take a language.
+            return_tensors: `"pt"` or `"np"`.
+            device: Where to compute the features; all results of `"pt"` are put there.
+            text_kwargs: Options of the text side only.
+            audio_kwargs: Options of the feature extractor's call only.
+            common_kwargs: `return_tensors` and `device`, in the form generic code passes them.
+            kwargs: Options of the tokenizer's call (`max_length`, `padding`, ...). They never reach the audio.
+
+        Returns:
+            `input_ids`, `attention_mask`, ... (n_text, length) for texts; `input_features` (n_audio, time, n_mels)
+            and `input_features_mask` (n_audio, time) for audio.
+
+        Raises:
+            TypeError: Positional or unknown arguments.
+            ValueError: Neither text nor audio, or whatever is wrong with one of them.
+        """
+        if args:
+            raise TypeError("Name the input: processor(text=...), processor(audio=..., sampling_rate=...) or both.")
+        # Generic code passes the options of modalities it does not use as empty.
+        options = {key: value for key, value in kwargs.items() if not key.startswith(("images", "videos")) or value}
+        text_options = {**options, **(text_kwargs or {})}
+        unknown = sorted(set(text_options) - set(TextKwargs.__annotations__))
+        if unknown:
+            raise TypeError(f"Unknown arguments {unknown}; the inputs are `text` and `audio`.")
+        if text is None and audio is None:
+            raise ValueError("Nothing to process: pass text=..., audio=... or both.")
+        common = {"return_tensors": return_tensors, "device": device, **(common_kwargs or {})}
+        inputs = {}
+        if text is not None:
+            options = {"return_tensors": common["return_tensors"], "text_lang": text_lang, **text_options}
+            inputs.update(encode_text(self.tokenizer, text, **options))
+        if audio is not None:
+            options = {"sampling_rate": sampling_rate, **common, **(audio_kwargs or {})}
+            inputs.update(self.feature_extractor(audio, **options))
+        batch = BatchFeature(inputs)
+        return batch if common["device"] is None else batch.to(common["device"])
+
+
+__all__ = ["SupClapProcessor"]

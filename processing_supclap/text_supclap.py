@@ -1,0 +1,131 @@
+"""Texts to tokens, for any Hugging Face tokenizer: padded at the end, cut at the encoder's limit, one language per text."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from transformers import BatchEncoding
+from transformers.utils import logging
+
+
+logger = logging.get_logger(__name__)
+
+# Tokenizers that do not know their limit say 1e30.
+UNKNOWN_LIMIT = 10**9
+
+
+def encode_text(
+    tokenizer: Any,
+    text: str | list[str],
+    text_lang: str | list[str] | None = None,
+    padding: bool | str = True,
+    truncation: bool | str = True,
+    max_length: int | None = None,
+    pad_to_multiple_of: int | None = None,
+    return_tensors: str | None = "pt",
+    **kwargs,
+) -> BatchEncoding:
+    """Tokenizes one text or a list of texts.
+
+    Padding goes to the end whatever the tokenizer's own side is: an encoder with absolute positions embeds a text
+    padded at the front differently, and an embedding must not depend on the batch.
+
+    Args:
+        tokenizer: A Hugging Face tokenizer.
+        text: A text or a list of texts.
+        text_lang: Language code of all texts or one per text, for tokenizers with a `src_lang` (NLLB codes for SONAR:
+            `"eng_Latn"`). The tokenizer's own language when omitted.
+        padding: As for tokenizers; to the longest by default.
+        truncation: As for tokenizers. Cuts at `max_length`, or at the tokenizer's limit where it knows one.
+        max_length: Limit in tokens.
+        pad_to_multiple_of: As for tokenizers.
+        return_tensors: `"pt"`, `"np"` or `None` for lists.
+        kwargs: Further options of the tokenizer's call.
+
+    Returns:
+        `input_ids` (batch, length) and what else the tokenizer gives.
+
+    Raises:
+        TypeError: Something is no string.
+        ValueError: No text, an empty text, or a language that the tokenizer does not know.
+    """
+    texts = check_texts(text, "text")
+    limit = tokenizer.model_max_length if max_length is None else max_length
+    limit = None if limit > UNKNOWN_LIMIT else limit
+    options = {"truncation": truncation if limit else False, "max_length": limit if truncation else None, **kwargs}
+
+    rows: list[dict] = [{}] * len(texts)
+    for language, indices in _group_by_language(tokenizer, text_lang, len(texts)).items():
+        group = [texts[i] for i in indices]
+        encoded = _tokenize(tokenizer, group, language, verbose=False, **options)
+        for position, i in enumerate(indices):
+            rows[i] = {key: values[position] for key, values in encoded.items()}
+        if options["truncation"]:
+            # A row that fills the limit was cut or fits exactly; only tokenizing it in full tells.
+            full = [t for t, ids in zip(group, encoded["input_ids"], strict=True) if len(ids) >= limit]
+            uncut = _tokenize(tokenizer, full, language, verbose=False, **kwargs)["input_ids"] if full else []
+            if any(len(ids) > limit for ids in uncut):
+                logger.warning_once(
+                    f"A text is longer than the limit of {limit} tokens; what lies beyond is ignored. Shorten such "
+                    "texts, or split them and average the embeddings. (This is said once.)"
+                )
+    return tokenizer.pad(
+        rows,
+        padding=padding,
+        max_length=limit,
+        pad_to_multiple_of=pad_to_multiple_of,
+        padding_side="right",
+        return_attention_mask=kwargs.get("return_attention_mask"),
+        return_tensors=return_tensors,
+        verbose=False,
+    )
+
+
+def check_texts(text: Any, name: str) -> list[str]:
+    """A list of non-empty strings from a string or a list of strings, or an error that names the item."""
+    if not isinstance(text, Iterable) or isinstance(text, bytes | Mapping):
+        raise TypeError(f"{name} must be a string or a list of strings, got {type(text).__name__}.")
+    texts = [text] if isinstance(text, str) else list(text)
+    if not texts:
+        raise ValueError(f"{name} is an empty list. Pass at least one.")
+    for i, item in enumerate(texts):
+        if not isinstance(item, str):
+            raise TypeError(f"{name}[{i}] must be a string, got {type(item).__name__}: {item!r}.")
+        if not item.strip():
+            raise ValueError(f"{name}[{i}] is empty. Fill or drop it.")
+    return texts
+
+
+def _group_by_language(
+    tokenizer: Any, text_lang: str | list[str] | None, num_texts: int
+) -> dict[str | None, list[int]]:
+    if text_lang is None:
+        return {None: list(range(num_texts))}
+    if not hasattr(tokenizer, "src_lang"):
+        raise ValueError(
+            f"text_lang has no use for {type(tokenizer).__name__}, which takes no language. Leave it out."
+        )
+    languages = [text_lang] * num_texts if isinstance(text_lang, str) else list(text_lang)
+    if len(languages) != num_texts:
+        raise ValueError(
+            f"text_lang has {len(languages)} codes for {num_texts} texts. Pass one code, or one per text."
+        )
+    groups: dict[str | None, list[int]] = {}
+    for i, language in enumerate(languages):
+        groups.setdefault(language, []).append(i)
+    return groups
+
+
+def _tokenize(tokenizer: Any, texts: list[str], language: str | None, **options) -> BatchEncoding:
+    if language is None:
+        return tokenizer(texts, **options)
+    # The language is a state of the tokenizer; as a call argument it is silently ignored.
+    previous = tokenizer.src_lang
+    try:
+        tokenizer.src_lang = language
+        if getattr(tokenizer, "cur_lang_code", None) == tokenizer.unk_token_id:
+            raise KeyError(language)
+        return tokenizer(texts, **options)
+    except KeyError as error:
+        raise ValueError(f"text_lang {language!r} is unknown to {type(tokenizer).__name__}; see its codes.") from error
+    finally:
+        tokenizer.src_lang = previous

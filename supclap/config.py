@@ -1,0 +1,189 @@
+"""Recipes: a YAML file plus `--key value` overrides, checked against the fields of a few dataclasses."""
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from supclap.training_args import SupClapTrainingArguments
+
+
+@dataclass
+class ModelArguments:
+    """The `model` section: which encoders, and what joins them."""
+
+    model: str | None = field(default=None, metadata={"help": "Folder or Hub id of a SupCLAP model to go on from."})
+    text_model: str | None = field(
+        default=None, metadata={"help": "Folder, Hub id or package:path of a text encoder."}
+    )
+    audio_model: str = field(default="ced-base", metadata={"help": "CED size (random weights), folder or Hub id."})
+    audio_config: dict | None = field(default=None, metadata={"help": "Fields of CedConfig for random weights."})
+    projection_dim: int = field(default=1024, metadata={"help": "Size of the joint embedding."})
+    logit_scale_init_value: float = field(default=2.6592600369327783, metadata={"help": "Initial log(1/temperature)."})
+    logit_bias_init_value: float | None = field(default=None, metadata={"help": "Initial bias, for siglip."})
+    freeze_text: bool = field(default=False, metadata={"help": "Train only the projection of the text tower."})
+    freeze_audio: bool = field(default=False, metadata={"help": "Train only the projection of the audio tower."})
+
+
+@dataclass
+class DataArguments:
+    """The `data` section: where the clips are, how they are split, what is done to them in training."""
+
+    data_dir: str | None = field(default=None, metadata={"help": "Folder of the clips and their metadata."})
+    train_file: str | None = field(default=None, metadata={"help": "CSV or JSON lines of the training clips."})
+    validation_file: str | None = field(default=None, metadata={"help": "The same for validation."})
+    test_file: str | None = field(default=None, metadata={"help": "The same for the final test."})
+    split_column: str | None = field(default=None, metadata={"help": "Column that assigns clips to splits."})
+    train_splits: list | None = field(default=None, metadata={"help": "Its values for training."})
+    validation_splits: list | None = field(default=None, metadata={"help": "Its values for validation."})
+    test_splits: list | None = field(default=None, metadata={"help": "Its values for the test."})
+    audio_column: str = field(default="file_name", metadata={"help": "Column of the file, relative to the metadata."})
+    caption_columns: list = field(
+        default_factory=lambda: ["captions"], metadata={"help": "Columns of captions; each may hold a list."}
+    )
+    label_column: str | None = field(default=None, metadata={"help": "Column of the class, for zero-shot evaluation."})
+    group_column: str | None = field(
+        default=None, metadata={"help": "Recordings of one group must not be split: training drops those that are."}
+    )
+    label_captions: dict | None = field(default=None, metadata={"help": "Captions of each class, by its label."})
+    max_duration: float | None = field(default=None, metadata={"help": "Crop training clips to so many seconds."})
+    scenes: dict | None = field(default=None, metadata={"help": "Arguments of SceneMixer for training; none if null."})
+    evaluation_scenes: dict | None = field(
+        default=None,
+        metadata={"help": "Arguments of SceneMixer for validation and test; the clips themselves if null."},
+    )
+    waveform_augment: dict | None = field(default=None, metadata={"help": "Arguments of WaveformAugment."})
+    spectrogram_augment: dict | None = field(default=None, metadata={"help": "Arguments of SpectrogramAugment."})
+    input_statistics_batches: int = field(
+        default=16, metadata={"help": "Training batches to set the input normalisation of a random encoder from."}
+    )
+
+
+SECTIONS = {"model": ModelArguments, "data": DataArguments, "training": SupClapTrainingArguments}
+T = TypeVar("T")
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be run; the message names the key, the value and what is allowed."""
+
+
+def _fields() -> dict[str, tuple[str, dataclasses.Field]]:
+    """Every key with its section."""
+    return {
+        item.name: (section, item)
+        for section, kind in SECTIONS.items()
+        for item in dataclasses.fields(kind)
+        if item.init
+    }
+
+
+def _unknown(key: str, known: Sequence[str], where: str) -> RecipeError:
+    near = difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}."
+    return RecipeError(f"{where}: unknown key {key!r}; {hint}")
+
+
+def _parse(text: str) -> Any:
+    """A value of the command line, read as YAML."""
+    import yaml
+
+    return yaml.safe_load(text)
+
+
+def _convert(key: str, value: Any, kind: Any, where: str) -> Any:
+    """Checks a value against the annotation of its field. YAML reads `1e-4` as a string, which is a number here."""
+    options = (
+        typing.get_args(kind)
+        if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union
+        else (kind,)
+    )
+    options = tuple(typing.get_origin(option) or option for option in options)
+    if not all(isinstance(option, type) for option in options) or typing.Any in options:
+        return value
+    if value is None and type(None) in options:
+        return None
+    if isinstance(value, bool):
+        if bool in options:
+            return value
+    elif isinstance(value, options):
+        return value
+    elif float in options:
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            pass
+    elif issubclass(type(value), (int, float)) and any(issubclass(option, str) for option in options):
+        return str(value)
+    elif isinstance(value, str) and any(hasattr(option, "__members__") for option in options):
+        return value  # the Trainer turns names into its enumerations and lists what is allowed
+    elif isinstance(value, int) and any(hasattr(option, "__members__") for option in options):
+        return value
+    allowed = " or ".join("null" if option is type(None) else option.__name__ for option in options)
+    raise RecipeError(f"{where}: {key} must be {allowed}, got {value!r}.")
+
+
+def parse_recipe(argv: Sequence[str]) -> tuple[ModelArguments, DataArguments, SupClapTrainingArguments]:
+    """Reads `recipe.yaml [--key value …]`.
+
+    The file has the sections `model`, `data` and `training`; the keys are unique over all sections, so an override
+    needs no section. A value on the command line is read as YAML.
+
+    Raises:
+        RecipeError: The file is missing or not a mapping, a key is unknown (the nearest right one is named) or in the
+            wrong section, or a value has the wrong type.
+    """
+    import yaml
+
+    if not argv or argv[0].startswith("--"):
+        raise RecipeError("usage: train_supclap.py RECIPE.yaml [--key value …]; recipes are in configs/.")
+    path = Path(argv[0])
+    if not path.is_file():
+        raise RecipeError(f"no recipe at {str(path)!r}; recipes are in configs/.")
+    try:
+        recipe = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except yaml.YAMLError as error:
+        raise RecipeError(f"{path} is not YAML: {error}") from None
+    if not isinstance(recipe, dict):
+        raise RecipeError(f"{path}: expected the sections {', '.join(SECTIONS)}, got {type(recipe).__name__}.")
+    fields = _fields()
+    hints = {section: typing.get_type_hints(kind) for section, kind in SECTIONS.items()}
+    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+
+    def put(key: str, value: Any, where: str) -> None:
+        if key not in fields:
+            raise _unknown(key, list(fields), where)
+        section = fields[key][0]
+        values[section][key] = _convert(key, value, hints[section][key], where)
+
+    for section, content in recipe.items():
+        if section not in SECTIONS:
+            raise _unknown(section, list(SECTIONS), str(path))
+        if not isinstance(content or {}, dict):
+            raise RecipeError(f"{path}: section {section!r} must be a mapping of keys, got {content!r}.")
+        for key, value in (content or {}).items():
+            if key in fields and fields[key][0] != section:
+                raise RecipeError(f"{path}: {key!r} belongs into the section {fields[key][0]!r}, not {section!r}.")
+            put(key, value, f"{path}, section {section}")
+    arguments = list(argv[1:])
+    while arguments:
+        name = arguments.pop(0)
+        if not name.startswith("--"):
+            raise RecipeError(f"command line: expected --key value, got {name!r}.")
+        name, equals, text = name[2:].partition("=")
+        if not equals:
+            if not arguments:
+                raise RecipeError(f"command line: --{name} needs a value.")
+            text = arguments.pop(0)
+        put(name.replace("-", "_"), _parse(text), "command line")
+    return tuple(_build(kind, values[section], path) for section, kind in SECTIONS.items())
+
+
+def _build(kind: type[T], values: dict[str, Any], path: Path) -> T:
+    try:
+        return kind(**values)
+    except (TypeError, ValueError) as error:
+        raise RecipeError(f"{path}: {error}") from error

@@ -1,0 +1,98 @@
+"""The row format of all data, and the data set that turns rows into training samples.
+
+A row is a dictionary with `id` (unique clip id), `audio` (path, bytes or `{"array", "sampling_rate"}`, decoded late),
+`captions` (one to any number of strings), and optionally `label`, `group`, `source`, `licence`. Rows of one `group`
+(the `id` when absent) say the same thing and are never negatives of each other.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from processing_supclap.audio_supclap import load_waveform
+
+
+def stable_hash(*parts: object) -> int:
+    """A 63-bit integer from the parts, the same in every process and run."""
+    text = "\x1f".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def check_row(row: dict, index: int) -> None:
+    """Raises a `ValueError` that names the row when it has no usable audio or captions."""
+    name = f"row {index} (id {row.get('id')!r})"
+    if row.get("id") is None:
+        raise ValueError(f"row {index} has no `id`; its columns are {sorted(row)}.")
+    if row.get("audio") is None:
+        raise ValueError(f"{name} has no `audio`.")
+    captions = row.get("captions")
+    if isinstance(captions, str) or not captions:
+        raise ValueError(f"{name} needs `captions`, a list with at least one string; got {captions!r}.")
+    for caption in captions:
+        if not isinstance(caption, str) or not caption.strip():
+            raise ValueError(f"{name} has the caption {caption!r}; captions must be non-empty strings.")
+
+
+class CaptionedClips(Dataset):
+    """Training samples from rows: one waveform and one of its captions, a function of (seed, epoch, row) alone.
+
+    Args:
+        rows: Rows in the format above; a list, a `datasets.Dataset` or a [`~supclap.data.mixing.SceneMixer`].
+        sampling_rate: Rate of the waveforms in Hz.
+        max_duration: Longer clips are cropped at random to so many seconds.
+        augment: Changes a waveform, called as `augment(waveform, rng)`.
+        seed: Seed of the caption draw, the crop and the augmentation.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[dict],
+        sampling_rate: int = 16000,
+        max_duration: float | None = None,
+        augment=None,
+        seed: int = 0,
+    ):
+        if not len(rows):
+            raise ValueError("No rows to train on.")
+        self.rows = rows
+        self.sampling_rate = sampling_rate
+        self.max_duration = max_duration
+        self.augment = augment
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        if hasattr(self.rows, "set_epoch"):
+            self.rows.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict:
+        row = self.rows[index]
+        check_row(row, index)
+        rng = np.random.default_rng([self.seed, self.epoch, stable_hash(row["id"])])
+        caption = row["captions"][rng.integers(len(row["captions"]))]
+        waveform = load_waveform(row["audio"], target_sampling_rate=self.sampling_rate, name=f"clip {row['id']!r}")
+        waveform = waveform.numpy()
+        if self.max_duration is not None:
+            longest = int(self.max_duration * self.sampling_rate)
+            start = rng.integers(max(len(waveform) - longest, 0) + 1)
+            waveform = waveform[start : start + longest]
+        if self.augment is not None:
+            waveform = self.augment(waveform, rng)
+        return {
+            "audio": waveform,
+            "text": caption,
+            "group": row.get("group") or row["id"],
+            "draw": int(rng.integers(2**31)),
+        }
+
+
+def same_clip_ids(groups: Sequence[str]) -> torch.Tensor:
+    """Integer ids `(n,)` of the groups, equal exactly where the groups are."""
+    return torch.tensor([stable_hash(group) for group in groups], dtype=torch.long)

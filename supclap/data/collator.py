@@ -1,0 +1,41 @@
+"""Samples to a padded batch."""
+
+from dataclasses import dataclass
+
+import torch
+
+from .augment import SpectrogramAugment
+from .captions import same_clip_ids
+
+
+@dataclass
+class ContrastiveCollator:
+    """Batches samples of [`~supclap.data.captions.CaptionedClips`] for contrastive training.
+
+    Args:
+        processor: A `SupClapProcessor`, or any processor called with `audio=`, `text=` and `sampling_rate=`.
+        spectrogram_augment: Changes the features of training batches.
+        seed: Seed of that change; each batch draws from its seed and its samples, so that a resumed run repeats it.
+    """
+
+    processor: object
+    spectrogram_augment: SpectrogramAugment | None = None
+    seed: int = 0
+
+    def __call__(self, samples: list[dict]) -> dict[str, torch.Tensor]:
+        rate = self.processor.feature_extractor.sampling_rate
+        batch = dict(
+            self.processor(
+                audio=[sample["audio"] for sample in samples],
+                text=[sample["text"] for sample in samples],
+                sampling_rate=rate,
+                return_tensors="pt",
+            )
+        )
+        if self.spectrogram_augment is not None:
+            generator = torch.Generator().manual_seed(self.seed + samples[0]["draw"])
+            batch["input_features"] = self.spectrogram_augment(
+                batch["input_features"], batch["input_features_mask"], generator
+            )
+        batch["clip_ids"] = same_clip_ids([sample["group"] for sample in samples])
+        return batch

@@ -1,0 +1,213 @@
+"""Scenes from short recordings, with captions that say what happens: for any clip collection with captions."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from processing_supclap.audio_supclap import load_waveform
+
+from .captions import check_row, stable_hash
+
+
+TEMPLATES = {
+    "single": "{a}",
+    "sequence": "{a}, followed by {b}",
+    "background": "{a}, with {b} in the background",
+}
+
+
+class SceneMixer:
+    """A sequence of scenes of a few seconds, each a function of `(seed, epoch, index)` alone.
+
+    A scene is one sound, one sound after another, or one sound over a quieter other one. Short recordings repeat
+    with pauses, long ones are cut. Rows come out in the row format, with one caption per pair of source captions.
+
+    Args:
+        rows: Recordings in the row format; those of one `label` (the first caption when absent) are never mixed
+            with each other.
+        size: Number of scenes.
+        kinds: Weight of each kind of scene, of `"single"`, `"sequence"`, `"background"`.
+        duration: Shortest and longest scene in seconds.
+        background_db: How far the sound in the background is below the one in front, in dB of RMS level.
+        level_db: Range of the RMS level of the sound in front, in dBFS.
+        noise_db: Range of the level of a noise floor below the sound in front, in dB; none when omitted.
+        pairs: `"all"` combinations of labels, or only those that are `"seen"` in training or kept `"unseen"`.
+        unseen_fraction: Share of the combinations that are kept unseen, chosen by a hash of the two labels.
+        augment: Changes a recording before it is mixed, called as `augment(waveform, rng)`.
+        distinct: Whether no two scenes may have the same meaning; for evaluation.
+        seed: Seed of all choices.
+        sampling_rate: Rate of the scenes in Hz.
+
+    Raises:
+        ValueError: The rows do not allow the scenes that were asked for; the message says which.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[dict],
+        size: int,
+        kinds: dict[str, float] | None = None,
+        duration: tuple[float, float] = (4.0, 8.0),
+        background_db: float = 12.0,
+        level_db: tuple[float, float] = (-26.0, -20.0),
+        noise_db: tuple[float, float] | None = None,
+        pairs: str = "all",
+        unseen_fraction: float = 0.2,
+        augment=None,
+        distinct: bool = False,
+        seed: int = 0,
+        sampling_rate: int = 16000,
+    ):
+        self.kinds = dict.fromkeys(TEMPLATES, 1.0) if kinds is None else dict(kinds)
+        unknown = set(self.kinds) - set(TEMPLATES)
+        if unknown or sum(self.kinds.values()) <= 0:
+            raise ValueError(f"kinds must weight some of {sorted(TEMPLATES)}, got {self.kinds}.")
+        if pairs not in ("all", "seen", "unseen"):
+            raise ValueError(f"pairs must be 'all', 'seen' or 'unseen', got {pairs!r}.")
+        if not 0 < duration[0] <= duration[1]:
+            raise ValueError(f"duration must be (shortest, longest) in seconds, got {duration}.")
+        self.rows = list(rows)
+        for index, row in enumerate(self.rows):
+            check_row(row, index)
+        self.size = size
+        self.duration = duration
+        self.background_db = background_db
+        self.level_db = level_db
+        self.noise_db = noise_db
+        self.augment = augment
+        self.seed = seed
+        self.sampling_rate = sampling_rate
+        self.epoch = 0
+
+        self.takes: dict[str, list[int]] = {}
+        for index, row in enumerate(self.rows):
+            self.takes.setdefault(row.get("label") or row["captions"][0], []).append(index)
+        labels = sorted(self.takes)
+        self.pairs = [
+            (a, b)
+            for a in labels
+            for b in labels
+            if a != b and (pairs == "all" or (pairs == "unseen") == is_unseen(a, b, unseen_fraction))
+        ]
+        if not self.pairs and any(self.kinds.get(kind, 0) for kind in ("sequence", "background")):
+            raise ValueError(f"{len(labels)} labels give no {pairs} pair to mix; the labels are {labels}.")
+        self._load = lru_cache(maxsize=4096)(self._load_uncached)
+        self._plan = self._distinct_plan(labels) if distinct else None
+
+    def _distinct_plan(self, labels: list[str]) -> list[tuple[str, str, str | None]]:
+        """Meanings of all scenes, each at most once and each kind by its weight."""
+        rng = np.random.default_rng([self.seed, stable_hash("plan")])
+        meanings = {
+            kind: [("single", label, None) for label in labels]
+            if kind == "single"
+            else [(kind, *pair) for pair in self.pairs]
+            for kind, weight in self.kinds.items()
+            if weight > 0
+        }
+        # kinds with few meanings first: what they cannot fill goes to the others
+        plan: list[tuple[str, str, str | None]] = []
+        weight = sum(self.kinds[kind] for kind in meanings)
+        for kind, all_of_kind in sorted(meanings.items(), key=lambda item: len(item[1])):
+            count = round((self.size - len(plan)) * self.kinds[kind] / weight)
+            weight -= self.kinds[kind]
+            plan += [all_of_kind[i] for i in rng.permutation(len(all_of_kind))[:count]]
+        if len(plan) < self.size:
+            raise ValueError(
+                f"Only {sum(map(len, meanings.values()))} scenes of different meaning can be made of {len(labels)} labels "
+                f"and {len(self.pairs)} pairs with these kinds, fewer than the {self.size} asked for."
+            )
+        return [plan[i] for i in rng.permutation(len(plan))]
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.size
+
+    def _load_uncached(self, index: int) -> np.ndarray:
+        row = self.rows[index]
+        name = f"clip {row['id']!r}"
+        return load_waveform(row["audio"], target_sampling_rate=self.sampling_rate, name=name).numpy()
+
+    def __getitem__(self, index: int) -> dict:
+        if not 0 <= index < self.size:
+            raise IndexError(f"scene {index} of {self.size}")
+        rng = np.random.default_rng([self.seed, self.epoch, index])
+        kind, label_a, label_b = self._plan[index] if self._plan else self._draw(rng)
+        length = int(rng.uniform(*self.duration) * self.sampling_rate)
+        take_a = rng.choice(self.takes[label_a])
+        take_b = rng.choice(self.takes[label_b]) if label_b is not None else None
+        wave_a = self._sound(take_a, rng)
+        if kind == "single":
+            scene = fill(wave_a, length, rng, self.sampling_rate)
+        elif kind == "sequence":
+            first = int(length * rng.uniform(0.4, 0.6))
+            second = fill(self._sound(take_b, rng), length - first, rng, self.sampling_rate)
+            scene = np.concatenate([fill(wave_a, first, rng, self.sampling_rate), second])
+        else:
+            scene = fill(wave_a, length, rng, self.sampling_rate)
+            background = fill(self._sound(take_b, rng), length, rng, self.sampling_rate)
+            scene = scene + background * 10 ** (-self.background_db / 20)
+        scene = self._finish(scene, rng)
+
+        captions = self.rows[take_a]["captions"]
+        if take_b is not None:
+            others = self.rows[take_b]["captions"]
+            partners = [others[i % len(others)] for i in rng.permutation(len(captions))]
+            captions = [TEMPLATES[kind].format(a=a, b=b) for a, b in zip(captions, partners, strict=True)]
+        meaning = "|".join(part for part in (kind, label_a, label_b) if part is not None)
+        return {
+            "id": f"scene-{self.seed}-{self.epoch}-{index}",
+            "audio": {"array": scene, "sampling_rate": self.sampling_rate},
+            "captions": list(captions),
+            "labels": [label for label in (label_a, label_b) if label is not None],
+            "group": meaning,
+            "sources": [self.rows[take]["id"] for take in (take_a, take_b) if take is not None],
+        }
+
+    def _draw(self, rng: np.random.Generator) -> tuple[str, str, str | None]:
+        names = sorted(self.kinds)
+        weights = np.array([self.kinds[name] for name in names], dtype=float)
+        kind = names[rng.choice(len(names), p=weights / weights.sum())]
+        if kind == "single":
+            labels = sorted(self.takes)
+            return kind, labels[rng.integers(len(labels))], None
+        return kind, *self.pairs[rng.integers(len(self.pairs))]
+
+    def _sound(self, take: int, rng: np.random.Generator) -> np.ndarray:
+        """A recording at unit RMS level, augmented."""
+        wave = self._load(take)
+        if self.augment is not None:
+            wave = self.augment(wave, rng)
+        level = np.sqrt(np.mean(np.square(wave)))
+        return wave / level if level > 0 else wave
+
+    def _finish(self, scene: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Sets the level, adds the noise floor and keeps the peak in range."""
+        if self.noise_db is not None:
+            scene = scene + 10 ** (-rng.uniform(*self.noise_db) / 20) * rng.standard_normal(len(scene), np.float32)
+        scene = scene * 10 ** (rng.uniform(*self.level_db) / 20)
+        peak = np.abs(scene).max()
+        return (scene / max(peak, 1.0)).astype(np.float32)
+
+
+def is_unseen(label_a: str, label_b: str, fraction: float) -> bool:
+    """Whether a combination of two labels, in any order, is kept out of training."""
+    return stable_hash(*sorted((label_a, label_b))) % 10_000 < fraction * 10_000
+
+
+def fill(wave: np.ndarray, length: int, rng: np.random.Generator, sampling_rate: int) -> np.ndarray:
+    """Fills `length` samples with a recording: a long one is cut, a short one repeats with random pauses."""
+    fade = min(len(wave), length, sampling_rate // 100)
+    if len(wave) >= length:
+        start = rng.integers(len(wave) - length + 1)
+        wave = wave[start : start + length].copy()
+        wave[-fade:] *= np.linspace(1, 0, fade, dtype=np.float32)
+        return wave
+    scene = np.zeros(length, dtype=np.float32)
+    position = int(min(rng.uniform(0, 0.5) * sampling_rate, length - len(wave)))
+    while position + len(wave) <= length:
+        scene[position : position + len(wave)] = wave
+        position += len(wave) + int(rng.uniform(0.1, 0.6) * sampling_rate)
+    return scene

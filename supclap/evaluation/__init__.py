@@ -1,0 +1,49 @@
+"""Evaluation protocol: retrieval, zero-shot classification, and intervals for both."""
+
+from supclap.evaluation.embed import embed_audio, embed_texts
+from supclap.evaluation.intervals import (
+    PairedDifference,
+    bootstrap_interval,
+    format_table,
+    metrics_with_intervals,
+    paired_difference,
+)
+from supclap.evaluation.retrieval import (
+    QueryValues,
+    RetrievalRanks,
+    metrics_from_ranks,
+    pooled_retrieval_metrics,
+    pooled_retrieval_ranks,
+    query_values,
+    retrieval_metrics,
+    retrieval_ranks,
+)
+from supclap.evaluation.zero_shot import (
+    encode_labels,
+    multi_label_metrics,
+    zero_shot_classification,
+    zero_shot_metrics,
+)
+
+
+__all__ = [
+    "PairedDifference",
+    "QueryValues",
+    "RetrievalRanks",
+    "bootstrap_interval",
+    "embed_audio",
+    "embed_texts",
+    "encode_labels",
+    "format_table",
+    "metrics_from_ranks",
+    "metrics_with_intervals",
+    "multi_label_metrics",
+    "paired_difference",
+    "pooled_retrieval_metrics",
+    "pooled_retrieval_ranks",
+    "query_values",
+    "retrieval_metrics",
+    "retrieval_ranks",
+    "zero_shot_classification",
+    "zero_shot_metrics",
+]

@@ -1,0 +1,61 @@
+"""Checks shared by the evaluation functions: what they accept, and the message when they do not."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def name_some(indices: Sequence[int], limit: int = 5) -> str:
+    """Format the first indices of a list for an error message: `[3, 5, 8, 9, 12] and 7 more`."""
+    indices = [int(index) for index in indices]
+    rest = f" and {len(indices) - limit} more" if len(indices) > limit else ""
+    return f"{indices[:limit]}{rest}"
+
+
+def to_numpy(values: Any) -> np.ndarray:
+    """Array of a tensor on any device, an array or a list."""
+    return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+
+
+def as_embeddings(embeds: np.ndarray | torch.Tensor, name: str) -> torch.Tensor:
+    """Check embeddings and return them as a `(N, D)` float64 tensor, on their own device where it has float64.
+
+    Raises:
+        ValueError: Not two-dimensional, empty, or with NaN or infinite rows, which are named.
+    """
+    if isinstance(embeds, torch.Tensor):
+        matrix = embeds.detach()
+        matrix = (matrix.cpu() if matrix.device.type == "mps" else matrix).double()
+    else:
+        matrix = torch.from_numpy(np.array(embeds, dtype=np.float64, order="C"))
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise ValueError(f"`{name}` must be a non-empty (N, D) matrix, got shape {tuple(matrix.shape)}.")
+    bad = (~torch.isfinite(matrix)).any(dim=1).nonzero().flatten().tolist()
+    if bad:
+        raise ValueError(
+            f"`{name}` has NaN or infinite values in rows {name_some(bad)}. Check those inputs and the model's dtype."
+        )
+    return matrix
+
+
+def as_clip_index(text_to_audio: np.ndarray | torch.Tensor, n_audio: int, n_text: int) -> np.ndarray:
+    """Check that every caption has a clip and every clip a caption; return the index as `(n_text,)` int64."""
+    index = to_numpy(text_to_audio)
+    if index.shape != (n_text,) or not np.issubdtype(index.dtype, np.integer):
+        raise ValueError(
+            f"`text_to_audio` must hold one integer clip index per caption, shape ({n_text},); "
+            f"got {index.dtype} of shape {index.shape}."
+        )
+    outside = np.flatnonzero((index < 0) | (index >= n_audio))
+    if outside.size:
+        raise ValueError(
+            f"`text_to_audio` of captions {name_some(outside)} is {name_some(index[outside])}, "
+            f"outside 0..{n_audio - 1}: each must be a row of `audio_embeds`."
+        )
+    index = index.astype(np.int64)
+    silent = np.flatnonzero(np.bincount(index, minlength=n_audio) == 0)
+    if silent.size:
+        raise ValueError(f"Clips {name_some(silent)} have no caption in `text_to_audio`: leave them out or add one.")
+    return index

@@ -1,0 +1,171 @@
+"""Confidence intervals and paired tests that respect what repeats: captions of one clip are not independent queries.
+
+Resampling is by *cluster*, that is by clip: captions of one clip are drawn together. The gallery is held fixed, so an
+interval speaks of the choice of queries and not of training seeds; repeat the training for those.
+`median_rank` gets no interval: the bootstrap of a median of small integers is not reliable.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from supclap.evaluation.inputs import name_some
+from supclap.evaluation.retrieval import DEFAULT_KS, RetrievalRanks, query_values
+
+
+# Draws held in memory at once while resampling (8 bytes each).
+_DRAWS_PER_CHUNK = 2**22
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """How much better system a is than system b on the same queries.
+
+    Attributes:
+        difference: Mean of a minus mean of b.
+        low: Lower end of its bootstrap interval.
+        high: Upper end.
+        p_value: Two-sided p-value of the sign-flip test over clusters.
+    """
+
+    difference: float
+    low: float
+    high: float
+    p_value: float
+
+
+def _cluster_totals(values: np.ndarray, clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sum `(C,)` and number `(C,)` of the values in each cluster."""
+    values, clusters = np.asarray(values, dtype=np.float64), np.asarray(clusters)
+    if values.ndim != 1 or values.shape != clusters.shape:
+        raise ValueError(
+            f"`values` and `clusters` must be vectors of one length, got shapes {values.shape} and {clusters.shape}."
+        )
+    bad = np.flatnonzero(~np.isfinite(values))
+    if bad.size:
+        raise ValueError(f"`values` has NaN or infinite entries at {name_some(bad)}.")
+    unique, member_of = np.unique(clusters, return_inverse=True)
+    if len(unique) < 2:
+        raise ValueError(f"An interval needs at least two clusters to resample, got {len(unique)}.")
+    return np.bincount(member_of, weights=values), np.bincount(member_of)
+
+
+def _chunks(n_resamples: int, n_clusters: int):
+    """Sizes that add up to `n_resamples` and keep each chunk of draws within the memory bound."""
+    size = max(1, _DRAWS_PER_CHUNK // n_clusters)
+    for start in range(0, n_resamples, size):
+        yield min(size, n_resamples - start)
+
+
+def bootstrap_interval(
+    values: np.ndarray,
+    clusters: np.ndarray,
+    n_resamples: int = 2000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean of `values`, resampling whole clusters with replacement.
+
+    A resample's mean is its sum over its number of values, so clusters may differ in size.
+
+    Args:
+        values: `(Q,)` one value per query.
+        clusters: `(Q,)` label of the cluster (clip) each query belongs to, of any kind that sorts.
+        n_resamples: Number of resamples.
+        confidence: Coverage, strictly between 0 and 1.
+        seed: Seed of the draws; equal arguments give equal intervals.
+
+    Raises:
+        ValueError: Shapes that differ, values that are not finite, fewer than two clusters, bad settings.
+    """
+    if n_resamples < 1 or not 0 < confidence < 1:
+        raise ValueError(
+            f"`n_resamples` must be positive and `confidence` between 0 and 1, got {n_resamples} and {confidence}."
+        )
+    totals, sizes = _cluster_totals(values, clusters)
+    generator = np.random.default_rng(seed)
+    means = []
+    for n in _chunks(n_resamples, len(totals)):
+        drawn = generator.integers(0, len(totals), (n, len(totals)))
+        means.append(totals[drawn].sum(axis=1) / sizes[drawn].sum(axis=1))
+    low, high = np.quantile(np.concatenate(means), [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+def _sign_flip_p_value(totals: np.ndarray, n_resamples: int, seed: int) -> float:
+    """Two-sided p-value of H0 "the two systems are exchangeable within every cluster".
+
+    Under H0 each cluster's total difference is as likely as its negative. The observed assignment counts as one draw,
+    so the smallest p-value is 1 / (n_resamples + 1).
+    """
+    generator = np.random.default_rng(seed)
+    # Sums of the same numbers in another order may differ in the last bits: such a draw is as extreme as the observed.
+    threshold = abs(totals.sum()) - 1e-12 * np.abs(totals).sum()
+    extreme = 1
+    for n in _chunks(n_resamples, len(totals)):
+        signs = generator.integers(0, 2, (n, len(totals))) * 2 - 1
+        extreme += int((np.abs(signs @ totals) >= threshold).sum())
+    return extreme / (n_resamples + 1)
+
+
+def paired_difference(
+    values_a: np.ndarray,
+    values_b: np.ndarray,
+    clusters: np.ndarray,
+    n_resamples: int = 2000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> PairedDifference:
+    """Compare two systems on the same queries: mean difference, bootstrap interval and sign-flip p-value.
+
+    Args:
+        values_a: `(Q,)` one value per query of system a.
+        values_b: `(Q,)` the same queries, in the same order, of system b.
+        clusters: `(Q,)` cluster (clip) of each query.
+        n_resamples: Number of bootstrap resamples and of sign flips.
+        confidence: Coverage of the interval.
+        seed: Seed of both.
+
+    Raises:
+        ValueError: As in [`bootstrap_interval`].
+    """
+    values_a, values_b = np.asarray(values_a, dtype=np.float64), np.asarray(values_b, dtype=np.float64)
+    if values_a.shape != values_b.shape:
+        raise ValueError(f"Paired values must have one shape, got {values_a.shape} and {values_b.shape}.")
+    differences = values_a - values_b
+    low, high = bootstrap_interval(differences, clusters, n_resamples, confidence, seed)
+    totals, _ = _cluster_totals(differences, clusters)
+    return PairedDifference(float(differences.mean()), low, high, _sign_flip_p_value(totals, n_resamples, seed))
+
+
+def metrics_with_intervals(
+    ranks: RetrievalRanks,
+    ks: Sequence[int] = DEFAULT_KS,
+    n_resamples: int = 2000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> dict[str, dict[str, float | int]]:
+    """Every mean-over-queries metric of the ranks as `{"value", "low", "high", "n"}`, n being the number of queries.
+
+    Values are fractions from 0 to 1 and equal those of `retrieval_metrics`. Pooled ranks are accepted as well.
+    """
+    metrics = {}
+    for name, query in query_values(ranks, ks).items():
+        low, high = bootstrap_interval(query.values, query.clusters, n_resamples, confidence, seed)
+        metrics[name] = {"value": float(query.values.mean()), "low": low, "high": high, "n": len(query.values)}
+    return metrics
+
+
+def format_table(metrics: Mapping[str, Mapping[str, float | int]]) -> str:
+    """Plain text table of [`metrics_with_intervals`], in percent, one metric a line."""
+    header = ("metric", "%", "interval", "n")
+    lines = [
+        (name, f"{100 * m['value']:.2f}", f"[{100 * m['low']:.2f}, {100 * m['high']:.2f}]", str(m["n"]))
+        for name, m in metrics.items()
+    ]
+    widths = [max(len(line[column]) for line in [header, *lines]) for column in range(len(header))]
+    return "\n".join(
+        "  ".join([name.ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)])
+        for name, *cells in [header, *lines]
+    )

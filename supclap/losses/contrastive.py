@@ -1,0 +1,69 @@
+"""InfoNCE and the sigmoid loss on a matrix of logits: rows are anchors, columns are candidates."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from supclap.losses.precision import as_scalar, full_precision, without_autocast
+
+
+def similarity_logits(queries: Tensor, keys: Tensor, logit_scale: Tensor | float) -> Tensor:
+    """Scaled dot products in full precision, also under autocast.
+
+    Args:
+        queries: (B, D) embeddings or support vectors.
+        keys: (N, D) embeddings.
+        logit_scale: 1/tau, already exponentiated.
+
+    Returns:
+        (B, N) logits in float32, or float64 for float64 input.
+    """
+    queries, keys = full_precision(queries), full_precision(keys)
+    # The scale goes on the (B, D) side, so that autograd does not keep an unscaled (B, N) product for it.
+    with without_autocast(queries):
+        return (as_scalar(logit_scale, queries, "logit_scale") * queries) @ keys.T
+
+
+def info_nce(logits: Tensor, positives: Tensor | None = None, exclude: Tensor | None = None) -> Tensor:
+    """InfoNCE in one direction; the objective of a dual encoder is `info_nce(logits) + info_nce(logits.T)`.
+
+    With several positives in a row the target is uniform over them (soft-target cross entropy):
+    `mean_i [logsumexp_j z_ij - mean_{p in P_i} z_ip]`.
+
+    Args:
+        logits: (B, N), one row per anchor.
+        positives: (B, N) bool, at least one per row; the diagonal when omitted.
+        exclude: (B, N) bool, columns that count neither as positive nor in the denominator.
+
+    Returns:
+        Scalar, the mean over rows.
+    """
+    positives = _diagonal(logits) if positives is None else positives
+    if exclude is not None:
+        logits = logits.masked_fill(exclude, -torch.inf)
+    log_probability = full_precision(logits).log_softmax(dim=-1)
+    return -(log_probability.masked_fill(~positives, 0).sum(-1) / positives.sum(-1)).mean()
+
+
+def siglip(logits: Tensor, positives: Tensor | None = None, logit_bias: Tensor | float | None = None) -> Tensor:
+    """Pairwise sigmoid loss (Zhai et al., 2023): `-(1/B) sum_ij log sigmoid(y_ij (z_ij + b))`, one matrix for both directions.
+
+    Args:
+        logits: (B, N), one row per anchor, without bias.
+        positives: (B, N) bool, the pairs with label +1, all others -1; the diagonal when omitted.
+        logit_bias: `b`, zero when omitted.
+
+    Returns:
+        Scalar, summed over columns and averaged over rows.
+    """
+    positives = _diagonal(logits) if positives is None else positives
+    logits = full_precision(logits)
+    if logit_bias is not None:
+        logits = logits + as_scalar(logit_bias, logits, "logit_bias")
+    return -F.logsigmoid(torch.where(positives, logits, -logits)).sum(-1).mean()
+
+
+def _diagonal(logits: Tensor) -> Tensor:
+    if logits.shape[0] != logits.shape[1]:
+        raise ValueError(f"logits of shape {tuple(logits.shape)} have no diagonal: pass `positives` of that shape.")
+    return torch.eye(len(logits), dtype=torch.bool, device=logits.device)

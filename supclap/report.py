@@ -1,0 +1,62 @@
+"""The end of a run: evaluation on the test split, written down and printed on one screen."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from supclap.callbacks import CURVES
+from supclap.trainer import SupClapTrainer
+
+
+RESULTS = "results.json"
+
+
+def evaluate_and_report(trainer: SupClapTrainer, splits: dict, test_data) -> dict:
+    """Evaluates the trained model on the test split and reports it.
+
+    Args:
+        trainer: The trainer after training.
+        splits: Rows of all splits.
+        test_data: Rows or scenes for retrieval; no test when `None`.
+
+    Returns:
+        `retrieval` (metrics with 95 % intervals) and `zero_shot` (accuracy, with its interval), as in `results.json`.
+    """
+    from supclap.evaluation.intervals import bootstrap_interval, format_table
+    from supclap.evaluation.zero_shot import zero_shot_classification
+
+    results: dict = {"seed": trainer.args.seed, "steps": trainer.state.global_step}
+    clap = trainer.accelerator.unwrap_model(trainer.model).clap.eval()
+    if test_data is not None:
+        results["retrieval"] = trainer.retrieval(test_data)
+        results["pool_size"] = trainer.args.eval_pool_size
+        results["n_clips"] = len(test_data)
+        labelled = [row for row in splits["test"] if row.get("label")]
+        if labelled:
+            templates = list(trainer.args.zero_shot_templates)
+            labels = sorted({row["label"] for row in labelled})
+            score = zero_shot_classification(clap, trainer.processing_class, labelled, labels, templates)
+            correct = np.arange(score["n"]) < round(score["accuracy"] * score["n"])  # in any order
+            low, high = bootstrap_interval(correct, np.arange(score["n"]))
+            results["zero_shot"] = {
+                "accuracy": {"value": score["accuracy"], "low": low, "high": high, "n": score["n"]},
+                "n_labels": len(labels),
+                "templates": templates,
+                "per_class": score["per_class"],
+            }
+    if not trainer.is_world_process_zero():
+        return results
+    folder = Path(trainer.args.output_dir)
+    (folder / RESULTS).write_text(json.dumps(results, indent=1), encoding="utf-8")
+    lines = [f"\nSupCLAP, {results['steps']} steps, seed {results['seed']}"]
+    if "retrieval" in results:
+        pools = f"in pools of {results['pool_size']} clips" if results["pool_size"] else "in one pool"
+        lines += [f"Retrieval on the test split, {results['n_clips']} clips {pools}, 95 % intervals over clips:"]
+        lines += [format_table(results["retrieval"])]
+    if "zero_shot" in results:
+        lines += [f"Zero-shot classification of the test clips, {results['zero_shot']['n_labels']} classes:"]
+        lines += [format_table({"accuracy": results["zero_shot"]["accuracy"]})]
+    lines += [f"model    {folder}", f"results  {folder / RESULTS}", f"curves   {folder / CURVES}"]
+    print("\n".join(lines))
+    return results

@@ -1,0 +1,95 @@
+"""What the Trainer, DDP and FSDP see: a dual encoder together with its objective."""
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from modeling_supclap import SupClapModel, SupClapPreTrainedModel
+from supclap.losses import SupClapLoss
+
+
+CRITERION_WEIGHTS = "_svr_criterion.safetensors"
+TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+class SupClapForContrastiveTraining(SupClapPreTrainedModel):
+    """A [`SupClapModel`] and a [`~supclap.losses.SupClapLoss`] as one module, so that the radius is trained, sharded
+    and resumed with the model while inference weights never hold it.
+
+    Args:
+        clap: The model to train.
+        criterion: The objective.
+    """
+
+    accepts_loss_kwargs = False
+    main_input_name = "input_features"
+
+    def __init__(self, clap: SupClapModel, criterion: SupClapLoss):
+        super().__init__(clap.config)
+        self.clap = clap
+        self.criterion = criterion
+        present = {type(module).__name__ for module in clap.modules()}
+        names = clap._no_split_modules or ()
+        self._no_split_modules = {name for name in names if name in present and not name.endswith("Embeddings")}
+        tied = getattr(clap, "all_tied_weights_keys", None) or {}
+        # post_init is not called: it would initialise trained weights again
+        self.all_tied_weights_keys = {f"clap.{key}": f"clap.{value}" for key, value in tied.items()}
+
+    def train(self, mode: bool = True):
+        super().train(mode)
+        for encoder in (self.clap.text_model, self.clap.audio_model):
+            if not any(parameter.requires_grad for parameter in encoder.parameters()):
+                encoder.eval()  # no dropout in a frozen tower
+        return self
+
+    def forward(self, clip_ids: torch.Tensor | None = None, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The objective on a batch of pairs.
+
+        Args:
+            clip_ids: Integers `(batch,)`, equal for pairs that are not negatives of each other.
+            inputs: Inputs of both encoders.
+
+        Returns:
+            `loss`, and the detached parts and diagnostics of [`~supclap.losses.ContrastiveLossOutput`].
+        """
+        with torch.no_grad():  # beyond the clamp the gradient would be zero, and the scale could not come back
+            self.clap.logit_scale.clamp_(max=torch.tensor(self.config.logit_scale_max).log().item())
+        text = {name: inputs.pop(name) for name in TEXT_INPUTS if name in inputs}
+        text_embeds = self.clap.get_text_features(**text).pooler_output
+        audio_embeds = self.clap.get_audio_features(**inputs).pooler_output
+        output = self.criterion(
+            audio_embeds, text_embeds, self.clap.get_logit_scale(), logit_bias=self.clap.logit_bias, ids=clip_ids
+        )
+        return {"loss": output.loss, **output.parts, **output.diagnostics}
+
+    def save_pretrained(self, save_directory, state_dict=None, is_main_process: bool = True, **kwargs) -> None:
+        """Saves the model as a standard checkpoint and the radius beside it."""
+        state_dict = self.state_dict() if state_dict is None else state_dict
+        clap = {key.removeprefix("clap."): value for key, value in state_dict.items() if key.startswith("clap.")}
+        self.clap.save_pretrained(save_directory, state_dict=clap, is_main_process=is_main_process, **kwargs)
+        criterion = {
+            key.removeprefix("criterion."): value.detach().cpu().contiguous()
+            for key, value in state_dict.items()
+            if key.startswith("criterion.")
+        }
+        if is_main_process and criterion:
+            save_file(criterion, Path(save_directory) / CRITERION_WEIGHTS)
+
+    def load_checkpoint(self, folder: str | Path) -> None:
+        """Loads weights that `save_pretrained` wrote, strictly.
+
+        Raises:
+            ValueError: The radius in the folder was trained with another objective or batch size.
+        """
+        folder = Path(folder)
+        state = SupClapModel.from_pretrained(folder, config=self.clap.config).state_dict()
+        self.clap.load_state_dict(state)
+        weights = folder / CRITERION_WEIGHTS
+        try:
+            self.criterion.load_state_dict(load_file(weights) if weights.exists() else {})
+        except RuntimeError as error:
+            raise ValueError(
+                f"{folder} was trained with another objective or another number of pairs per step than this run, and "
+                f"cannot be resumed with these settings; set a new output_dir or restore them. {error}"
+            ) from None

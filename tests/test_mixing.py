@@ -1,0 +1,145 @@
+"""Scenes: what is in them, what their captions say, and that they are a function of seed, epoch and index alone."""
+
+import numpy as np
+import pytest
+
+from supclap.data.mixing import SceneMixer, is_unseen
+
+
+RATE = 16000
+
+
+def tone(frequency: float, seconds: float) -> np.ndarray:
+    return np.sin(2 * np.pi * frequency * np.arange(int(seconds * RATE)) / RATE).astype(np.float32)
+
+
+def recordings(labels: int = 4, takes: int = 2, seconds: float = 0.5) -> list[dict]:
+    return [
+        {
+            "id": f"{label}-{take}",
+            "audio": {"array": tone(400 * (label + 1), seconds), "sampling_rate": RATE},
+            "captions": [f"tone {label}", f"a tone of kind {label}"],
+            "label": str(label),
+        }
+        for label in range(labels)
+        for take in range(takes)
+    ]
+
+
+def spectrum_level(wave: np.ndarray, frequency: float) -> float:
+    """Amplitude of one frequency by projection on a complex tone."""
+    phase = np.exp(-2j * np.pi * frequency * np.arange(len(wave)) / RATE)
+    return 2 * abs(np.mean(wave * phase))
+
+
+def only(kind: str, **arguments) -> SceneMixer:
+    defaults = {"size": 20, "kinds": {kind: 1.0}, "duration": (4.0, 8.0)}
+    return SceneMixer(recordings(), **{**defaults, **arguments})
+
+
+def test_a_scene_is_the_same_whenever_it_is_made():
+    first, second = only("background"), only("background")
+    second[3]
+    np.testing.assert_array_equal(first[7]["audio"]["array"], second[7]["audio"]["array"])
+    assert first[7]["captions"] == second[7]["captions"]
+
+
+def test_epoch_and_seed_change_the_scenes():
+    mixer = only("sequence")
+    before = mixer[0]["audio"]["array"]
+    mixer.set_epoch(1)
+    assert not np.array_equal(before, mixer[0]["audio"]["array"])
+    assert not np.array_equal(before, only("sequence", seed=1)[0]["audio"]["array"])
+
+
+def test_lengths_are_in_the_asked_range():
+    seconds = [len(scene["audio"]["array"]) / RATE for scene in only("single")]
+    assert min(seconds) >= 4
+    assert max(seconds) <= 8
+    assert max(seconds) - min(seconds) > 1
+
+
+def test_captions_of_each_kind_say_what_happens():
+    assert only("single")[0]["captions"][0].startswith("tone ")
+    for caption in only("sequence")[0]["captions"]:
+        assert ", followed by " in caption
+    for caption in only("background")[0]["captions"]:
+        assert caption.endswith(" in the background")
+        assert ", with " in caption
+
+
+def test_a_sequence_holds_the_first_sound_before_the_second():
+    scene = only("sequence")[0]
+    wave, (first, second) = scene["audio"]["array"], (int(label) for label in scene["labels"])
+    start, end = wave[: int(0.39 * len(wave))], wave[int(0.61 * len(wave)) :]
+    assert spectrum_level(start, 400 * (first + 1)) > 100 * spectrum_level(start, 400 * (second + 1))
+    assert spectrum_level(end, 400 * (second + 1)) > 100 * spectrum_level(end, 400 * (first + 1))
+
+
+def test_the_background_is_twelve_decibels_below():
+    # recordings as long as the scene, so that pauses do not blur the levels
+    mixer = SceneMixer(recordings(seconds=8), size=1, kinds={"background": 1.0}, duration=(6.0, 6.0))
+    scene = mixer[0]
+    front, back = (spectrum_level(scene["audio"]["array"], 400 * (int(label) + 1)) for label in scene["labels"])
+    assert 20 * np.log10(front / back) == pytest.approx(12, abs=0.1)
+
+
+def test_levels_are_in_the_asked_range():
+    mixer = SceneMixer(recordings(seconds=8), size=20, kinds={"single": 1.0}, level_db=(-30.0, -20.0))
+    levels = [20 * np.log10(np.sqrt(np.mean(scene["audio"]["array"] ** 2))) for scene in mixer]
+    assert -30.2 < min(levels) < -27
+    assert -23 < max(levels) < -19.8
+
+
+def test_seen_and_unseen_pairs_have_no_combination_in_common_in_any_order():
+    rows = recordings(labels=12, takes=1)
+    seen = {frozenset(pair) for pair in SceneMixer(rows, size=1, pairs="seen", unseen_fraction=0.3).pairs}
+    unseen = {frozenset(pair) for pair in SceneMixer(rows, size=1, pairs="unseen", unseen_fraction=0.3).pairs}
+    assert not seen & unseen
+    assert len(seen | unseen) == 12 * 11 / 2
+    assert is_unseen("0", "1", 0.3) == is_unseen("1", "0", 0.3)
+
+
+def test_distinct_scenes_never_mean_the_same():
+    mixer = SceneMixer(recordings(labels=6), size=50, distinct=True)
+    groups = [scene["group"] for scene in mixer]
+    assert len(set(groups)) == 50
+
+
+def test_more_distinct_scenes_than_meanings_are_refused():
+    with pytest.raises(ValueError, match="Only 28 scenes of different meaning"):
+        SceneMixer(recordings(labels=4), size=200, distinct=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"kinds": {"overlap": 1.0}}, "background"),
+        ({"pairs": "some"}, "pairs"),
+        ({"duration": (8.0, 4.0)}, "duration"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, named):
+    with pytest.raises(ValueError, match=named):
+        SceneMixer(recordings(), size=1, **arguments)
+
+
+def test_one_label_cannot_be_mixed():
+    with pytest.raises(ValueError, match="1 labels give no all pair"):
+        SceneMixer(recordings(labels=1), size=1)
+
+
+def test_a_row_without_captions_is_named():
+    rows = recordings()
+    rows[3]["captions"] = []
+    with pytest.raises(ValueError, match="row 3 .id '1-1'. needs `captions`"):
+        SceneMixer(rows, size=1)
+
+
+def test_scenes_stay_in_range_and_are_finite_when_a_recording_is_silent():
+    rows = recordings(labels=2)
+    for row in rows[:2]:
+        row["audio"] = {"array": np.zeros(8000, dtype=np.float32), "sampling_rate": RATE}
+    for scene in SceneMixer(rows, size=20):
+        assert np.isfinite(scene["audio"]["array"]).all()
+        assert np.abs(scene["audio"]["array"]).max() <= 1
