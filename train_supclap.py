@@ -37,9 +37,10 @@ def main(argv: list[str] | None = None) -> dict:
     model = recipe.build_model(model_args)
     rate = processor.feature_extractor.sampling_rate
     train_data = recipe.build_training_data(splits["train"], data_args, training_args.seed, rate)
+    recipe.check_batch_size(train_data, training_args)
     collator = recipe.build_collator(processor, data_args, training_args.seed)
     evaluation = {
-        split: recipe.build_evaluation_data(splits[split], data_args, rate)
+        split: recipe.build_evaluation_data(splits[split], getattr(data_args, f"{split}_scenes"), rate)
         for split in ("validation", "test")
         if split in splits
     }
@@ -65,5 +66,5 @@ def main(argv: list[str] | None = None) -> dict:
 if __name__ == "__main__":
     try:
         main()
-    except RecipeError as error:
+    except (RecipeError, DataError) as error:
         sys.exit(f"error: {error}")

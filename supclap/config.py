@@ -52,10 +52,10 @@ class DataArguments:
     label_captions: dict | None = field(default=None, metadata={"help": "Captions of each class, by its label."})
     max_duration: float | None = field(default=None, metadata={"help": "Crop training clips to so many seconds."})
     scenes: dict | None = field(default=None, metadata={"help": "Arguments of SceneMixer for training; none if null."})
-    evaluation_scenes: dict | None = field(
-        default=None,
-        metadata={"help": "Arguments of SceneMixer for validation and test; the clips themselves if null."},
+    validation_scenes: dict | None = field(
+        default=None, metadata={"help": "Arguments of SceneMixer for validation; the clips themselves if null."}
     )
+    test_scenes: dict | None = field(default=None, metadata={"help": "The same for the test."})
     waveform_augment: dict | None = field(default=None, metadata={"help": "Arguments of WaveformAugment."})
     spectrogram_augment: dict | None = field(default=None, metadata={"help": "Arguments of SpectrogramAugment."})
     input_statistics_batches: int = field(

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -88,11 +89,9 @@ def build_training_data(rows: list[dict], args: DataArguments, seed: int, sampli
     return CaptionedClips(rows, sampling_rate, args.max_duration, augment, seed)
 
 
-def build_evaluation_data(rows: list[dict], args: DataArguments, sampling_rate: int):
+def build_evaluation_data(rows: list[dict], scenes: dict | None, sampling_rate: int) -> Sequence[dict]:
     """Rows with all their captions: scenes of them, the same for every training seed, or the clips themselves."""
-    if args.evaluation_scenes is None:
-        return rows
-    return SceneMixer(rows, sampling_rate=sampling_rate, distinct=True, **args.evaluation_scenes)
+    return rows if scenes is None else SceneMixer(rows, sampling_rate=sampling_rate, distinct=True, **scenes)
 
 
 def build_collator(processor: SupClapProcessor, args: DataArguments, seed: int) -> ContrastiveCollator:

@@ -8,16 +8,7 @@ from supclap.losses.precision import as_scalar, full_precision, without_autocast
 
 
 def similarity_logits(queries: Tensor, keys: Tensor, logit_scale: Tensor | float) -> Tensor:
-    """Scaled dot products in full precision, also under autocast.
-
-    Args:
-        queries: (B, D) embeddings or support vectors.
-        keys: (N, D) embeddings.
-        logit_scale: 1/tau, already exponentiated.
-
-    Returns:
-        (B, N) logits in float32, or float64 for float64 input.
-    """
+    """Dot products of queries (B, D) and keys (N, D) times `logit_scale` = 1/tau, as (B, N) in full precision."""
     queries, keys = full_precision(queries), full_precision(keys)
     # The scale goes on the (B, D) side, so that autograd does not keep an unscaled (B, N) product for it.
     with without_autocast(queries):
@@ -25,15 +16,14 @@ def similarity_logits(queries: Tensor, keys: Tensor, logit_scale: Tensor | float
 
 
 def info_nce(logits: Tensor, positives: Tensor | None = None, exclude: Tensor | None = None) -> Tensor:
-    """InfoNCE in one direction; the objective of a dual encoder is `info_nce(logits) + info_nce(logits.T)`.
+    """InfoNCE in one direction; the loss of a dual encoder is `info_nce(logits) + info_nce(logits.T)`.
 
-    With several positives in a row the target is uniform over them (soft-target cross entropy):
-    `mean_i [logsumexp_j z_ij - mean_{p in P_i} z_ip]`.
+    Several positives in a row share a uniform target: `mean_i [logsumexp_j z_ij - mean_{p in P_i} z_ip]`.
 
     Args:
         logits: (B, N), one row per anchor.
         positives: (B, N) bool, at least one per row; the diagonal when omitted.
-        exclude: (B, N) bool, columns that count neither as positive nor in the denominator.
+        exclude: (B, N) bool, columns that are neither positive nor in the denominator.
 
     Returns:
         Scalar, the mean over rows.
@@ -46,11 +36,11 @@ def info_nce(logits: Tensor, positives: Tensor | None = None, exclude: Tensor | 
 
 
 def siglip(logits: Tensor, positives: Tensor | None = None, logit_bias: Tensor | float | None = None) -> Tensor:
-    """Pairwise sigmoid loss (Zhai et al., 2023): `-(1/B) sum_ij log sigmoid(y_ij (z_ij + b))`, one matrix for both directions.
+    """Pairwise sigmoid loss (Zhai et al., 2023), `-(1/B) sum_ij log sigmoid(y_ij (z_ij + b))`, for both directions.
 
     Args:
         logits: (B, N), one row per anchor, without bias.
-        positives: (B, N) bool, the pairs with label +1, all others -1; the diagonal when omitted.
+        positives: (B, N) bool, the pairs with label y = +1, all others have -1; the diagonal when omitted.
         logit_bias: `b`, zero when omitted.
 
     Returns:

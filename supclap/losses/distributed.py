@@ -10,16 +10,16 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 @dataclass
 class Columns:
-    """What the B local rows are contrasted with.
+    """What the B rows of this rank are contrasted with.
 
     Attributes:
         audio: (N, D) audio embeddings of all ranks, in rank order.
         text: (N, D) text embeddings of all ranks.
         own: (B,) int64, the column of each row's own positive.
-        positives: (B, N) bool, the columns of the same clip as the row (own column included).
-        sizes: Rows on each rank; None when the local rows are the whole batch.
-        weight: Factor that turns a mean over local rows into this rank's share of the mean over all rows, scaled so that
-            the average over ranks (which is what DDP takes) is that mean. 1 when all ranks hold the same number of rows.
+        positives: (B, N) bool, the columns of the same clip as the row, own column included.
+        sizes: Number of rows of each rank; None when the rows are the whole batch.
+        weight: Factor for a mean over the rows of this rank. The average of the weighted means over ranks, which is what
+            DDP takes, is the mean over all rows. It is 1 unless ranks differ in size.
     """
 
     audio: Tensor
@@ -31,12 +31,12 @@ class Columns:
 
 
 class _GatherRows(torch.autograd.Function):
-    """All-gather whose backward sums the gradients that all ranks hold for the local rows; DDP then averages."""
+    """All-gather whose backward sums what all ranks' losses say about the local rows; DDP then averages over ranks."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, sizes: list[int]) -> Tensor:
         ctx.sizes = sizes
-        # Collectives want equal shapes: fill up to the longest rank, cut after.
+        # Collectives want equal shapes: fill up to the largest rank, cut after.
         padded = x.new_zeros((max(sizes), *x.shape[1:]))
         padded[: len(x)] = x
         parts = [torch.empty_like(padded) for _ in sizes]
@@ -52,36 +52,25 @@ class _GatherRows(torch.autograd.Function):
 
 
 def gather_rows(x: Tensor, sizes: list[int] | None) -> Tensor:
-    """Concatenate the rows of all ranks, differentiably; `sizes` is the number of rows on each, None for no gathering."""
+    """Concatenate the rows of all ranks with gradient; `sizes` as in `Columns`, None returns `x`."""
     return x if sizes is None else _GatherRows.apply(x, sizes)
 
 
-def rows_per_rank(x: Tensor) -> list[int]:
-    """Return the number of rows of `x` on every rank (one small collective and a host synchronisation)."""
-    counts = [torch.zeros(1, dtype=torch.int64, device=x.device) for _ in range(dist.get_world_size())]
-    dist.all_gather(counts, torch.tensor([len(x)], device=x.device))
-    return torch.cat(counts).tolist()
-
-
 def gather_columns(audio: Tensor, text: Tensor, ids: Tensor | None = None, gather: bool = True) -> Columns:
-    """Gather the columns for local rows `audio` and `text` (B, D) with clip `ids` (B,).
+    """Gather the columns for this rank's `audio` and `text` (B, D), and clip `ids` (B,), where B may differ by rank.
 
-    B may differ between ranks. Without an initialised process group of more than one rank, or with `gather=False`, the
-    local rows are the columns.
+    Without `gather`, or a process group of more than one rank, the rows are the columns.
     """
-    distributed = gather and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-    sizes = rows_per_rank(audio) if distributed else None
-    offset = sum(sizes[: dist.get_rank()]) if sizes else 0
-    total = sum(sizes) if sizes else len(audio)
-    own = torch.arange(offset, offset + len(audio), device=audio.device)
-    positives = own[:, None] == torch.arange(total, device=audio.device)
+    rank, sizes = 0, None
+    if gather and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        rank = dist.get_rank()
+        counts = [torch.zeros(1, dtype=torch.int64, device=audio.device) for _ in range(dist.get_world_size())]
+        dist.all_gather(counts, torch.tensor([len(audio)], device=audio.device))
+        sizes = torch.cat(counts).tolist()
+    per_rank = sizes or [len(audio)]
+    own = sum(per_rank[:rank]) + torch.arange(len(audio), device=audio.device)
+    positives = own[:, None] == torch.arange(sum(per_rank), device=audio.device)
     if ids is not None:
         positives = positives | (ids[:, None] == gather_rows(ids, sizes))
-    return Columns(
-        audio=gather_rows(audio, sizes),
-        text=gather_rows(text, sizes),
-        own=own,
-        positives=positives,
-        sizes=sizes,
-        weight=len(audio) * len(sizes) / total if sizes else 1.0,
-    )
+    weight = len(audio) * len(per_rank) / sum(per_rank)
+    return Columns(gather_rows(audio, sizes), gather_rows(text, sizes), own, positives, sizes, weight)

@@ -1,4 +1,4 @@
-"""Numerical precision of the losses: float32 (or float64) whatever the encoders run in."""
+"""The losses compute in float32 (float64 for float64 input), whatever the encoders run in."""
 
 import torch
 from torch import Tensor
@@ -10,16 +10,12 @@ def full_precision(x: Tensor) -> Tensor:
 
 
 def without_autocast(x: Tensor) -> torch.autocast:
-    """Context in which matrix products on the device of `x` keep their input's precision."""
+    """Context in which matrix products on the device of `x` keep the precision of their input."""
     return torch.autocast(device_type=x.device.type, enabled=False)
 
 
 def as_scalar(value: Tensor | float, like: Tensor, name: str) -> Tensor:
-    """Return `value` (a number, or a tensor with one element such as the `(1,)` parameters FSDP asks for) as a 0-d tensor.
-
-    Raises:
-        ValueError: `value` has more or fewer than one element.
-    """
+    """Return a number or one-element tensor, such as a (1,) parameter, as a 0-d tensor; raise ValueError for others."""
     tensor = torch.as_tensor(value, dtype=like.dtype, device=like.device)
     if tensor.numel() != 1:
         raise ValueError(f"{name} must be a single number, got shape {tuple(tensor.shape)}.")

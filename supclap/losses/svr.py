@@ -1,4 +1,4 @@
-"""Support vector regularisation: the support vectors and the constraint on their radius (SupCLAP, arXiv 2509.21033)."""
+"""Support vectors and the constraint on their radius (SupCLAP, arXiv 2509.21033)."""
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +8,7 @@ from supclap.losses.precision import full_precision
 
 
 EPS = 1e-6
-"""Pairs closer than this have no direction: float32 unit vectors are not told apart below it."""
+"""Pairs closer than this have no direction: float32 cannot tell unit vectors apart much below it."""
 
 
 def support_vectors(
@@ -16,17 +16,17 @@ def support_vectors(
 ) -> Tensor:
     """Move each anchor by `radius` towards its positive: `t_sup = t + R u`, `u = (a - t) / max(||a - t||, 1e-6)`.
 
-    The method is the Jacobian of `u`, which is why `u` stays in the graph: for any loss of `t_sup` with gradient g, the
-    anchor receives the part of g along `u` unchanged and the part across it times `1 - R / ||a - t||`; the positive
-    receives `R / ||a - t||` times the part across. Both are exact for a constant R and `normalize=False`. For a pair
-    closer than 1e-6 `u` is held constant, since its Jacobian `R / ||a - t||` would swamp every other gradient.
+    The method is the Jacobian of `u`, so `u` stays in the graph. Of the gradient g of any loss of `t_sup`, the anchor
+    receives the part along `u` unchanged and the part across it times `1 - R/||a - t||`; the positive receives
+    `R/||a - t||` times the part across. Both are exact for a constant R and `normalize=False`. In a pair closer than
+    1e-6, `u` is held constant: its Jacobian would swamp all other gradients.
 
     Args:
         anchor: (B, D).
         positive: (B, D).
         radius: (B,), one element, or a number; in the units of the embeddings.
-        detach_positive: Send nothing to the positive through `u`; the anchor's gradient is the same.
-        normalize: Bring `t_sup` back to unit length (the cosine reading of s(t_sup, a)); the law above then fails.
+        detach_positive: Send nothing to the positive through `u`; the anchor's gradient stays the same.
+        normalize: Return `t_sup` at unit length (the cosine reading of the paper's s(t_sup, a)).
 
     Returns:
         (B, D) in float32, or float64 for float64 input.
@@ -42,13 +42,8 @@ def support_vectors(
 
 
 def radius_constraint(radius: Tensor, distance: Tensor) -> Tensor:
-    """Hinge that keeps a predicted radius between 0 and the distance of its pair (paper equation 9).
+    """Mean of `relu(R - d) + relu(-R)` for radii and pair distances (B,) (paper equation 9).
 
-    Args:
-        radius: (B,).
-        distance: (B,), `||a - t||`. Held constant: its gradient would push the pair apart to make room for R.
-
-    Returns:
-        Scalar, the mean over the batch of `relu(R - d) + relu(-R)`.
+    The distance is held constant: its gradient would push pairs apart to make room for R.
     """
     return (F.relu(radius - distance.detach()) + F.relu(-radius)).mean()
