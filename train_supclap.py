@@ -7,6 +7,7 @@ test split, saves it to `output_dir` as a standard checkpoint and says where eve
 import sys
 
 from supclap.config import RecipeError, parse_recipe
+from supclap.data.sources import DataError
 
 
 def main(argv: list[str] | None = None) -> dict:

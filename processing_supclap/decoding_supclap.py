@@ -1,6 +1,7 @@
 """Sound files to samples. soundfile reads WAV, FLAC, Ogg and MP3 without FFmpeg; torchcodec, where installed, the rest."""
 
 import io
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -65,12 +66,7 @@ def _read_with_torchcodec(source: str | bytes) -> tuple[np.ndarray, int]:
 
 def _download(address: str, name: str) -> bytes:
     try:
-        import httpx
-    except ImportError as error:
-        raise ImportError(f"{name}: reading from an address needs httpx (pip install httpx).") from error
-    try:
-        response = httpx.get(address, follow_redirects=True)
-        response.raise_for_status()
-    except httpx.HTTPError as error:
+        with urllib.request.urlopen(address, timeout=60) as response:
+            return response.read()
+    except (OSError, ValueError) as error:
         raise ValueError(f"{name}: cannot be downloaded ({error}). Check the address or pass a local file.") from error
-    return response.content

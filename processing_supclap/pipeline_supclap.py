@@ -147,8 +147,8 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
         logits = model_outputs["logits"][0]
         if not torch.isfinite(logits).all():
             raise ValueError(
-                f"The model gave scores that are not finite ({logits.tolist()[:3]} ...): its weights are broken or its "
-                f"dtype ({self.dtype}) overflows. Load it with dtype=torch.float32."
+                "The model gave scores that are not finite: its weights are broken, or their dtype overflows. Load it "
+                "with dtype=torch.float32."
             )
         scores = SCORE_FUNCTIONS[function_to_apply](logits)
         order = scores.argsort(descending=True, stable=True)[:top_k].tolist()

@@ -114,6 +114,16 @@ def fit_input_statistics(
     model.audio_model.set_input_statistics(mean, square / count - mean.square())
 
 
+def check_batch_size(data: CaptionedClips, args: SupClapTrainingArguments) -> None:
+    """Raises a [`RecipeError`] when the clips do not fill one batch, which would train nothing."""
+    pairs = args.train_batch_size * args.world_size
+    if len(data) < pairs:
+        raise RecipeError(
+            f"{len(data)} clips do not fill one step of {pairs} pairs: set per_device_train_batch_size to at most "
+            f"{len(data) // args.world_size}."
+        )
+
+
 def check_recipe(
     output_dir: str | Path, model: ModelArguments, data: DataArguments, training: SupClapTrainingArguments
 ) -> None:

@@ -10,6 +10,7 @@ from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, rotate_checkpoints
 
 from supclap.data.collator import ContrastiveCollator
+from supclap.data.sampler import LengthGroupedSampler
 from supclap.evaluation.embed import embed_audio, embed_texts
 from supclap.evaluation.intervals import metrics_with_intervals
 from supclap.evaluation.retrieval import pooled_retrieval_metrics, pooled_retrieval_ranks
@@ -87,6 +88,13 @@ class SupClapTrainer(Trainer):
             self._sums.clear()
             self._steps = 0
         super().log(logs, start_time)
+
+    def _get_train_sampler(self, train_dataset=None) -> torch.utils.data.Sampler | None:
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        lengths = getattr(dataset, "lengths", None)
+        if lengths is None or self.args.train_sampling_strategy != "group_by_length":
+            return super()._get_train_sampler(dataset)
+        return LengthGroupedSampler(lengths, self.args.train_batch_size * self.args.world_size, self.args.seed)
 
     def get_decay_parameter_names(self, model) -> list[str]:
         kept = ("logit_scale", "logit_bias", "pos_embed", "criterion.")

@@ -87,6 +87,8 @@ def test_a_missing_recipe_says_where_recipes_are():
         parse_recipe([])
 
 
-@pytest.mark.parametrize("path", sorted((Path(__file__).parent.parent / "configs").glob("*.yaml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parent.parent / "configs").glob("*.yaml")), ids=lambda p: p.stem
+)
 def test_every_recipe_of_the_project_parses(path, tmp_path):
     parse_recipe([str(path), "--output_dir", str(tmp_path)])

@@ -66,7 +66,12 @@ def recipe(tmp_path, tones, text_encoder):
         "model": {
             "text_model": str(text_encoder),
             "audio_model": "ced-tiny",
-            "audio_config": {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1, "hidden_dropout": 0.1},
+            "audio_config": {
+                "hidden_size": 32,
+                "num_attention_heads": 2,
+                "num_hidden_layers": 1,
+                "hidden_dropout": 0.1,
+            },
             "projection_dim": 16,
         },
         "data": {
@@ -115,9 +120,7 @@ def history(folder: Path, step: int) -> list[dict]:
     """The logged values up to a step, without those of time."""
     state = json.loads((folder / f"checkpoint-{step}" / "trainer_state.json").read_text())
     timing = ("runtime", "per_second")
-    return [
-        {key: value for key, value in entry.items() if not key.endswith(timing)} for entry in state["log_history"]
-    ]
+    return [{key: value for key, value in entry.items() if not key.endswith(timing)} for entry in state["log_history"]]
 
 
 def test_a_run_saves_a_model_results_and_curves_and_logs_every_part(recipe, tmp_path):

@@ -72,6 +72,14 @@ class CaptionedClips(Dataset):
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def lengths(self) -> list[float] | None:
+        """Length of each clip where the rows tell it: mixed scenes, or rows with a `duration`."""
+        if hasattr(self.rows, "lengths"):
+            return self.rows.lengths
+        durations = [row.get("duration") for row in self.rows]
+        return None if None in durations else [float(duration) for duration in durations]
+
     def __getitem__(self, index: int) -> dict:
         row = self.rows[index]
         check_row(row, index)

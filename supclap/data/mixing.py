@@ -134,8 +134,8 @@ class SceneMixer:
         if not 0 <= index < self.size:
             raise IndexError(f"scene {index} of {self.size}")
         rng = np.random.default_rng([self.seed, self.epoch, index])
+        length = self._length(index)
         kind, label_a, label_b = self._plan[index] if self._plan else self._draw(rng)
-        length = int(rng.uniform(*self.duration) * self.sampling_rate)
         take_a = rng.choice(self.takes[label_a])
         take_b = rng.choice(self.takes[label_b]) if label_b is not None else None
         wave_a = self._sound(take_a, rng)
@@ -165,6 +165,15 @@ class SceneMixer:
             "group": meaning,
             "sources": [self.rows[take]["id"] for take in (take_a, take_b) if take is not None],
         }
+
+    @property
+    def lengths(self) -> list[int]:
+        """Samples of each scene, the same in every epoch and known without making it."""
+        return [self._length(index) for index in range(self.size)]
+
+    def _length(self, index: int) -> int:
+        rng = np.random.default_rng([self.seed, index])
+        return int(rng.uniform(*self.duration) * self.sampling_rate)
 
     def _draw(self, rng: np.random.Generator) -> tuple[str, str, str | None]:
         names = sorted(self.kinds)

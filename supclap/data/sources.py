@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING
 from .captions import check_row
 
 
+class DataError(ValueError):
+    """Data that cannot be used; the message names the file, row or column, and the fix."""
+
+
 if TYPE_CHECKING:
     from supclap.config import DataArguments
 
@@ -16,16 +20,15 @@ def read_table(path: Path) -> list[dict]:
     """Rows of a CSV or JSON-lines file, read by `datasets` with every CSV value as it stands in the file.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The file has another ending or no rows.
+        DataError: There is no such file, or it has another ending or no rows.
     """
     from datasets import Features, Value, load_dataset
 
     if not path.is_file():
-        raise FileNotFoundError(f"No table at {str(path)!r}.")
+        raise DataError(f"No table at {str(path)!r}.")
     kinds = {".csv": "csv", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
     if path.suffix not in kinds:
-        raise ValueError(f"{str(path)!r}: expected one of {', '.join(kinds)}.")
+        raise DataError(f"{str(path)!r}: expected one of {', '.join(kinds)}.")
     options = {}
     if path.suffix == ".csv":
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -34,7 +37,7 @@ def read_table(path: Path) -> list[dict]:
         options = {"features": Features({name: Value("string") for name in header}), "keep_default_na": False}
     rows = load_dataset(kinds[path.suffix], data_files=str(path), split="train", **options).to_list()
     if not rows:
-        raise ValueError(f"{str(path)!r} has no rows.")
+        raise DataError(f"{str(path)!r} has no rows.")
     return rows
 
 
@@ -53,7 +56,7 @@ def to_rows(table: list[dict], folder: Path, args: "DataArguments", name: str) -
     """A table in the row format.
 
     Raises:
-        ValueError: A column is missing, a label has no captions, or a file does not exist; the first 20 are named.
+        DataError: A column is missing, a label has no captions, or a file does not exist; the first 20 are named.
     """
     columns = set(table[0])
     captions_from_label = args.label_captions is not None
@@ -61,7 +64,7 @@ def to_rows(table: list[dict], folder: Path, args: "DataArguments", name: str) -
     needed += [column for column in (args.label_column, args.group_column) if column]
     absent = [column for column in needed if column not in columns]
     if absent:
-        raise ValueError(f"{name} has no column {', '.join(map(repr, absent))}; its columns are {sorted(columns)}.")
+        raise DataError(f"{name} has no column {', '.join(map(repr, absent))}; its columns are {sorted(columns)}.")
     rows, missing = [], []
     for index, record in enumerate(table):
         path = folder / record[args.audio_column]
@@ -72,20 +75,18 @@ def to_rows(table: list[dict], folder: Path, args: "DataArguments", name: str) -
             row["label"] = record[args.label_column]
         if captions_from_label:
             if row["label"] not in args.label_captions:
-                raise ValueError(f"{name}, row {index}: label {row['label']!r} has no entry in label_captions.")
+                raise DataError(f"{name}, row {index}: label {row['label']!r} has no entry in label_captions.")
             row["captions"] = list(args.label_captions[row["label"]])
             row["group"] = row["label"]  # the captions are the class's, so clips of a class are no negatives
         else:
             row["captions"] = _captions(record, args.caption_columns)
         if args.group_column:
             row["recording"] = record[args.group_column]
-        row |= {key: record[key] for key in ("source", "licence", "author") if key in record}
+        row |= {key: record[key] for key in ("source", "licence", "author", "duration") if key in record}
         check_row(row, index)
         rows.append(row)
     if missing:
-        raise FileNotFoundError(
-            f"{name}: {len(missing)} of {len(table)} files do not exist: {'; '.join(missing[:20])}"
-        )
+        raise DataError(f"{name}: {len(missing)} of {len(table)} files do not exist: {'; '.join(missing[:20])}")
     return rows
 
 
@@ -95,10 +96,10 @@ def load_splits(args: "DataArguments") -> dict[str, list[dict]]:
     Training rows of a recording (`group_column`) that also occurs in validation or test are dropped and counted.
     """
     if args.data_dir is None:
-        raise ValueError("data_dir is not set: name the folder of the clips, e.g. --data_dir path/to/clips.")
+        raise DataError("data_dir is not set: name the folder of the clips, e.g. --data_dir path/to/clips.")
     folder = Path(args.data_dir)
     if not folder.is_dir():
-        raise FileNotFoundError(f"data_dir {str(folder)!r} is not a folder.")
+        raise DataError(f"data_dir {str(folder)!r} is not a folder.")
     splits = {}
     tables: dict[str, list[dict]] = {}
     for split in ("train", "validation", "test"):
@@ -110,15 +111,15 @@ def load_splits(args: "DataArguments") -> dict[str, list[dict]]:
         if args.split_column:
             wanted = {str(value) for value in getattr(args, f"{split}_splits") or []}
             if args.split_column not in table[0]:
-                raise ValueError(f"{path} has no column {args.split_column!r}; its columns are {sorted(table[0])}.")
+                raise DataError(f"{path} has no column {args.split_column!r}; its columns are {sorted(table[0])}.")
             table = [record for record in table if str(record[args.split_column]) in wanted]
             if not table:
-                raise ValueError(
+                raise DataError(
                     f"{path}: no row has {args.split_column} in {sorted(wanted)}, named by {split}_splits."
                 )
         splits[split] = to_rows(table, path.parent, args, str(path))
     if "train" not in splits:
-        raise ValueError("train_file is not set: name the table of the training clips.")
+        raise DataError("train_file is not set: name the table of the training clips.")
     held_out = {
         row["recording"] for split in ("validation", "test") for row in splits.get(split, []) if "recording" in row
     }
