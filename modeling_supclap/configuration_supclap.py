@@ -32,6 +32,7 @@ class CedConfig(PreTrainedConfig):
     """
 
     model_type = "supclap_ced"
+    _auto_class = "AutoConfig"  # a saved folder carries this code and loads where supclap is not installed
 
     hidden_size: int = 768
     num_hidden_layers: int = 12
@@ -126,6 +127,7 @@ class SupClapConfig(PreTrainedConfig):
     """
 
     model_type = "supclap"
+    _auto_class = "AutoConfig"
     sub_configs = {"text_config": AutoConfig, "audio_config": AutoConfig}
 
     text_config: dict | PreTrainedConfig | None = None

@@ -126,6 +126,8 @@ class CedPreTrainedModel(PreTrainedModel):
 class CedModel(CedPreTrainedModel):
     """CED encoder: log-mel frames in, tokens and their masked mean out."""
 
+    _auto_class = "AutoModel"
+
     def __init__(self, config: CedConfig):
         super().__init__(config)
         self.init_bn = nn.BatchNorm1d(config.num_mel_bins, momentum=0.01)

@@ -117,6 +117,8 @@ class SupClapPreTrainedModel(PreTrainedModel):
 class SupClapModel(SupClapPreTrainedModel):
     """Dual encoder of audio clips and texts with a shared embedding space."""
 
+    _auto_class = "AutoModel"
+
     def __init__(self, config: SupClapConfig):
         super().__init__(config)
         self.text_model = build_text_encoder(config.text_config)

@@ -1,4 +1,4 @@
-"""Processing code of SupCLAP: audio, features, text and the zero-shot pipeline. Its files travel with every checkpoint."""
+"""Processing code of SupCLAP: audio, features, texts, zero-shot pipeline. Its files travel with every checkpoint."""
 
 from .audio_supclap import load_waveform
 from .feature_extraction_supclap import SupClapFeatureExtractor

@@ -1,4 +1,4 @@
-"""Sound files to samples. soundfile reads WAV, FLAC, Ogg and MP3 without FFmpeg; torchcodec, where installed, the rest."""
+"""Sound files to samples: soundfile reads WAV, FLAC, Ogg and MP3 without FFmpeg, torchcodec the rest if installed."""
 
 import io
 import urllib.request
@@ -39,11 +39,11 @@ def decode(source: str | Path | bytes | bytearray | memoryview, name: str) -> tu
     for read in (_read_with_soundfile, _read_with_torchcodec):
         try:
             return read(source)
-        except (ImportError, RuntimeError, ValueError) as error:
-            reasons.append(str(error).strip().splitlines()[0].rstrip("."))
+        except (ImportError, RuntimeError, TypeError, ValueError) as error:  # TypeError: a headerless .raw
+            reasons.append((str(error).strip() or type(error).__name__).splitlines()[0].rstrip("."))
     raise ValueError(
-        f"{name}: cannot be decoded ({'; '.join(reasons)}). soundfile reads WAV, FLAC, Ogg and MP3. For another format "
-        "(m4a, webm) install torchcodec and FFmpeg, or convert it to WAV. If it is no sound file, drop it."
+        f"{name}: cannot be decoded ({'; '.join(reasons)}). soundfile reads WAV, FLAC, Ogg and MP3. For another "
+        "format (m4a, webm) install torchcodec and FFmpeg, or convert it to WAV. If it is no sound file, drop it."
     )
 
 

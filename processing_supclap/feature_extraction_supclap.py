@@ -1,5 +1,8 @@
 """Clips to log-mel spectrograms in dB with a mask, in torch, on CPU or GPU."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -8,6 +11,24 @@ from transformers import BatchFeature, SequenceFeatureExtractor
 from transformers.audio_utils import mel_filter_bank
 
 from .audio_supclap import load_waveform
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Runs torch on one thread: the pieces here are too small to gain from more, and where other processes use the cores,
+    waiting for the second thread of each costs up to a hundred times the work.
+
+    Only on the main thread: elsewhere, what another thread set for a moment could be taken for the setting to restore.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1 or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class SupClapFeatureExtractor(SequenceFeatureExtractor):
@@ -29,6 +50,7 @@ class SupClapFeatureExtractor(SequenceFeatureExtractor):
         top_db (`float`): Dynamic range in dB.
     """
 
+    _auto_class = "AutoFeatureExtractor"
     model_input_names = ["input_features", "input_features_mask"]
 
     def __init__(
@@ -73,6 +95,7 @@ class SupClapFeatureExtractor(SequenceFeatureExtractor):
         return 1 + num_samples // self.hop_length
 
     @torch.no_grad()
+    @_one_thread()
     def __call__(
         self,
         raw_speech: Any,

@@ -1,5 +1,6 @@
 """Zero-shot audio classification: the stock pipeline's interface and output, without its silent wrong answers."""
 
+import copy
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -43,6 +44,11 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
     scaled similarities (plus the model's bias where it has one).
     """
 
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self._label_cache: dict[tuple, torch.Tensor] = {}
+        self._label_tokenizer = None
+
     def __call__(self, audios: Any, **kwargs) -> list[dict[str, Any]] | list[list[dict[str, Any]]]:
         """Classifies one clip, a list of clips, or a dataset or generator of clips.
 
@@ -50,8 +56,8 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
             audios: A clip in any form that [`load_waveform`] takes, or a list of clips. A list of plain numbers is one
                 clip.
             candidate_labels (`list[str]` or `str`): The labels; a string is split at its commas.
-            hypothesis_template (`str` or `list[str]`): Sentence with `{}` where the label goes. With several, a label's
-                embedding is the normalised mean over the templates.
+            hypothesis_template (`str` or `list[str]`): Sentence with `{}` where the label goes. With several, the
+                embedding of a label is the normalised mean over the templates.
             sampling_rate (`int`): Rate in Hz of bare arrays. Files, dicts and decoders carry their own.
             text_lang (`str`): Language code of the labels, for tokenizers that take a language.
             top_k (`int`): How many labels to return; all by default.
@@ -111,11 +117,9 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
     def get_iterator(self, *args, **kwargs):
         # Only audio is batched here. With a tokenizer, the stock collator asks that it have a padding token and pad on
         # the same side as the audio, which shuts out tokenizers that are fine.
-        tokenizer, self.tokenizer = self.tokenizer, None
-        try:
-            return super().get_iterator(*args, **kwargs)
-        finally:
-            self.tokenizer = tokenizer
+        audio_only = copy.copy(self)
+        audio_only.tokenizer, audio_only._label_tokenizer = None, self.tokenizer
+        return super(SupClapZeroShotAudioClassificationPipeline, audio_only).get_iterator(*args, **kwargs)
 
     def preprocess(self, audio: Any, sampling_rate: int | None = None):
         name, audio = audio if isinstance(audio, _NamedClip) else ("audio", audio)
@@ -158,16 +162,20 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
         """(n_labels, projection_dim), normalised; those of the last set are kept."""
         # Weights may change under the pipeline (training, a merged adapter), so their versions are part of the key.
         weights = tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in self.model.parameters())
-        key = (labels, templates, lang, getattr(self.tokenizer, "src_lang", None), weights)
-        if getattr(self, "_label_cache", (None,))[0] != key:
+        tokenizer = self._label_tokenizer if self.tokenizer is None else self.tokenizer
+        key = (labels, templates, lang, getattr(tokenizer, "src_lang", None), weights)
+        cached = self._label_cache.get(key)
+        if cached is None:
             texts = [template.replace("{}", label) for template in templates for label in labels]
             embeds = []
             for start in range(0, len(texts), LABEL_BATCH_SIZE):
-                tokens = encode_text(self.tokenizer, texts[start : start + LABEL_BATCH_SIZE], lang).to(self.device)
+                tokens = encode_text(tokenizer, texts[start : start + LABEL_BATCH_SIZE], lang).to(self.device)
                 embeds.append(self.model.get_text_features(**tokens).pooler_output.float())
             mean = torch.cat(embeds).unflatten(0, (len(templates), len(labels))).mean(0)
-            self._label_cache = (key, torch.nn.functional.normalize(mean, dim=-1))
-        return self._label_cache[1]
+            cached = torch.nn.functional.normalize(mean, dim=-1)
+            self._label_cache.clear()
+            self._label_cache[key] = cached
+        return cached
 
 
 def check_labels(labels: str | Iterable[str]) -> tuple[str, ...]:
@@ -187,8 +195,8 @@ def check_templates(templates: str | Iterable[str]) -> tuple[str, ...]:
     for template in templates:
         if "{}" not in template:
             raise ValueError(
-                f"hypothesis_template {template!r} has no {{}}, so every label would score the same. Put {{}} where the "
-                "label goes, for example 'This is a sound of {}.'; '{}' alone uses the labels as they are."
+                f"hypothesis_template {template!r} has no {{}}, so every label would score the same. Put {{}} where "
+                "the label goes, for example 'This is a sound of {}.'; '{}' alone uses the labels as they are."
             )
     return templates
 

@@ -4,9 +4,8 @@ from typing import Any
 
 import torch
 from transformers import BatchFeature, ProcessorMixin
-from transformers.processing_utils import TextKwargs
 
-from .text_supclap import encode_text
+from .text_supclap import TEXT_OPTIONS, encode_text
 
 
 class SupClapProcessor(ProcessorMixin):
@@ -16,6 +15,8 @@ class SupClapProcessor(ProcessorMixin):
         feature_extractor ([`SupClapFeatureExtractor`]): Turns clips into log-mel spectrograms.
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer of the text encoder, of any kind.
     """
+
+    _auto_class = "AutoProcessor"
 
     def __init__(self, feature_extractor, tokenizer):
         super().__init__(feature_extractor, tokenizer)
@@ -61,9 +62,12 @@ class SupClapProcessor(ProcessorMixin):
         # Generic code passes the options of modalities it does not use as empty.
         options = {key: value for key, value in kwargs.items() if not key.startswith(("images", "videos")) or value}
         text_options = {**options, **(text_kwargs or {})}
-        unknown = sorted(set(text_options) - set(TextKwargs.__annotations__))
+        unknown = sorted(set(text_options) - set(TEXT_OPTIONS))
         if unknown:
-            raise TypeError(f"Unknown arguments {unknown}; the inputs are `text` and `audio`.")
+            raise TypeError(
+                f"Unknown arguments {unknown}. The inputs are `text` and `audio`, the options of texts "
+                f"{', '.join(TEXT_OPTIONS)}; those of audio go into audio_kwargs."
+            )
         if text is None and audio is None:
             raise ValueError("Nothing to process: pass text=..., audio=... or both.")
         common = {"return_tensors": return_tensors, "device": device, **(common_kwargs or {})}

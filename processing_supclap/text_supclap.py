@@ -1,4 +1,4 @@
-"""Texts to tokens, for any Hugging Face tokenizer: padded at the end, cut at the encoder's limit, one language per text."""
+"""Texts to tokens, for any Hugging Face tokenizer: padded at the end, cut at the limit, one language per text."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,6 +11,18 @@ logger = logging.get_logger(__name__)
 
 # Tokenizers that do not know their limit say 1e30.
 UNKNOWN_LIMIT = 10**9
+# What a caller may set. Options that change the number of rows (overflowing tokens, pairs) would break their order.
+TEXT_OPTIONS = (
+    "text_lang",
+    "padding",
+    "truncation",
+    "max_length",
+    "pad_to_multiple_of",
+    "return_tensors",
+    "add_special_tokens",
+    "return_attention_mask",
+    "return_token_type_ids",
+)
 
 
 def encode_text(
@@ -39,7 +51,7 @@ def encode_text(
         max_length: Limit in tokens.
         pad_to_multiple_of: As for tokenizers.
         return_tensors: `"pt"`, `"np"` or `None` for lists.
-        kwargs: Further options of the tokenizer's call.
+        kwargs: The other options of `TEXT_OPTIONS`, as for tokenizers.
 
     Returns:
         `input_ids` (batch, length) and what else the tokenizer gives.
@@ -51,18 +63,19 @@ def encode_text(
     texts = check_texts(text, "text")
     limit = tokenizer.model_max_length if max_length is None else max_length
     limit = None if limit > UNKNOWN_LIMIT else limit
-    options = {"truncation": truncation if limit else False, "max_length": limit if truncation else None, **kwargs}
+    truncation = truncation if limit else False
 
     rows: list[dict] = [{}] * len(texts)
     for language, indices in _group_by_language(tokenizer, text_lang, len(texts)).items():
         group = [texts[i] for i in indices]
-        encoded = _tokenize(tokenizer, group, language, verbose=False, **options)
+        options = {"truncation": truncation, "max_length": limit if truncation else None, **kwargs}
+        encoded = _tokenize(tokenizer, group, language, **options)
         for position, i in enumerate(indices):
             rows[i] = {key: values[position] for key, values in encoded.items()}
-        if options["truncation"]:
+        if truncation:
             # A row that fills the limit was cut or fits exactly; only tokenizing it in full tells.
             full = [t for t, ids in zip(group, encoded["input_ids"], strict=True) if len(ids) >= limit]
-            uncut = _tokenize(tokenizer, full, language, verbose=False, **kwargs)["input_ids"] if full else []
+            uncut = _tokenize(tokenizer, full, language, **kwargs)["input_ids"] if full else []
             if any(len(ids) > limit for ids in uncut):
                 logger.warning_once(
                     f"A text is longer than the limit of {limit} tokens; what lies beyond is ignored. Shorten such "
@@ -117,14 +130,14 @@ def _group_by_language(
 
 def _tokenize(tokenizer: Any, texts: list[str], language: str | None, **options) -> BatchEncoding:
     if language is None:
-        return tokenizer(texts, **options)
+        return tokenizer(texts, verbose=False, **options)
     # The language is a state of the tokenizer; as a call argument it is silently ignored.
     previous = tokenizer.src_lang
     try:
         tokenizer.src_lang = language
         if getattr(tokenizer, "cur_lang_code", None) == tokenizer.unk_token_id:
             raise KeyError(language)
-        return tokenizer(texts, **options)
+        return tokenizer(texts, verbose=False, **options)
     except KeyError as error:
         raise ValueError(f"text_lang {language!r} is unknown to {type(tokenizer).__name__}; see its codes.") from error
     finally:

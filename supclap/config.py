@@ -106,6 +106,9 @@ def _convert(key: str, value: Any, kind: Any, where: str) -> Any:
         return value
     if value is None and type(None) in options:
         return None
+    enumerated = any(hasattr(option, "__members__") for option in options)
+    if value is False and enumerated:
+        return "no"  # YAML reads `no` as false
     if isinstance(value, bool):
         if bool in options:
             return value
@@ -116,12 +119,10 @@ def _convert(key: str, value: Any, kind: Any, where: str) -> Any:
             return float(value)
         except (TypeError, ValueError):
             pass
-    elif issubclass(type(value), (int, float)) and any(issubclass(option, str) for option in options):
+    elif isinstance(value, (int, float)) and str in options:
         return str(value)
-    elif isinstance(value, str) and any(hasattr(option, "__members__") for option in options):
+    elif isinstance(value, str) and enumerated:
         return value  # the Trainer turns names into its enumerations and lists what is allowed
-    elif isinstance(value, int) and any(hasattr(option, "__members__") for option in options):
-        return value
     allowed = " or ".join("null" if option is type(None) else option.__name__ for option in options)
     raise RecipeError(f"{where}: {key} must be {allowed}, got {value!r}.")
 

@@ -64,6 +64,13 @@ def test_tensor_that_requires_grad_is_read():
     assert not load_waveform(torch.zeros(160, requires_grad=True), 16000).requires_grad
 
 
+@pytest.mark.filterwarnings("error")
+def test_the_waveform_shares_no_memory_with_a_read_only_array():
+    wave = sine(16000)
+    wave.flags.writeable = False
+    assert not np.shares_memory(load_waveform(wave, 16000).numpy(), wave)
+
+
 def test_digital_silence_is_accepted():
     assert load_waveform(np.zeros(16000, dtype=np.int16), 16000).abs().max() == 0
 
@@ -87,6 +94,12 @@ def test_stereo_file_is_averaged(tmp_path):
     stereo = np.stack([sine(16000), np.zeros(16000, dtype=np.float32)], axis=1)
     soundfile.write(tmp_path / "stereo.wav", stereo, 16000, subtype="FLOAT")
     np.testing.assert_allclose(load_waveform(tmp_path / "stereo.wav").numpy(), sine(16000) / 2, atol=1e-7)
+
+
+def test_twelve_channels_of_a_file_are_known_by_the_file(tmp_path):
+    samples = np.random.default_rng(0).uniform(-1, 1, (400, 12)).astype(np.float32)
+    soundfile.write(tmp_path / "array.wav", samples, 16000, subtype="FLOAT")
+    np.testing.assert_allclose(load_waveform(tmp_path / "array.wav").numpy(), samples.mean(1), atol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(16, 4000), (4, 8), (2, 2, 4000), ()])
@@ -113,7 +126,15 @@ def test_without_torchaudio_soxr_resamples(no_torchaudio, rate):
     np.testing.assert_allclose(waveform[400:-400], sine(16000)[400:-400], atol=2e-3)
 
 
-def test_coprime_rate_is_resampled_without_a_huge_kernel():
+def test_torchaudio_resamples_where_it_loads():
+    from torchaudio.functional import resample
+
+    expected = resample(torch.from_numpy(sine(44100)), 44100, 16000, **audio_supclap.TORCHAUDIO_FILTER)
+    torch.testing.assert_close(load_waveform(sine(44100), 44100), expected)
+
+
+def test_coprime_rate_is_resampled_without_a_huge_kernel(monkeypatch):
+    monkeypatch.setattr(audio_supclap, "_torchaudio_resampler", lambda *rates: pytest.fail("built a huge kernel"))
     waveform = load_waveform(sine(44101), 44101).numpy()
     np.testing.assert_allclose(waveform[400:-400], sine(16000)[400:-400], atol=2e-3)
 
@@ -336,6 +357,12 @@ def test_without_soundfile_the_error_says_what_to_install(tmp_path, monkeypatch)
     monkeypatch.setitem(sys.modules, "soundfile", None)
     with pytest.raises(ValueError, match="pip install soundfile"):
         load_waveform(tmp_path / "clip.wav")
+
+
+def test_headerless_file_is_refused(tmp_path):
+    (tmp_path / "samples.raw").write_bytes(bytes(1000))
+    with pytest.raises(ValueError, match=r"samples\.raw\): cannot be decoded"):
+        load_waveform(tmp_path / "samples.raw")
 
 
 @pytest.mark.parametrize("form", [str, lambda path: path], ids=["str", "Path"])

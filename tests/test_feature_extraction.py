@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from processing_supclap import SupClapFeatureExtractor, load_waveform
+from processing_supclap import SupClapFeatureExtractor, audio_supclap, load_waveform
 
 
 EXPECTED = Path(__file__).parent / "data" / "ced_expected.npz"
@@ -105,6 +105,19 @@ def test_an_outer_autocast_changes_nothing(extractor):
     torch.testing.assert_close(features, expected, atol=0, rtol=0)
 
 
+def test_the_number_of_threads_survives_a_call_and_an_error(extractor):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        extractor(noise(16000), sampling_rate=16000)
+        assert torch.get_num_threads() == 2
+        with pytest.raises(ValueError, match="empty"):
+            extractor([], sampling_rate=16000)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 # --- frames, padding, mask -----------------------------------------------------------------------------------------
 
 
@@ -193,6 +206,17 @@ def test_other_rates_are_resampled(extractor, rate):
     wave = noise(rate)
     expected = extractor(load_waveform(wave, rate), sampling_rate=16000).input_features
     torch.testing.assert_close(extractor(wave, sampling_rate=rate).input_features, expected, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("rate", [8000, 44100, 48000])
+def test_features_depend_little_on_which_library_resampled(extractor, monkeypatch, rate):
+    by_torchaudio = extractor(noise(rate), sampling_rate=rate).input_features
+    monkeypatch.setattr(audio_supclap, "_torchaudio_resampler", lambda *rates: None)
+    by_soxr = extractor(noise(rate), sampling_rate=rate).input_features
+    # White noise, the hardest case; what differs lies at the edge of the band.
+    difference = (by_torchaudio - by_soxr).abs()
+    assert difference.mean() < 1.0
+    assert difference.median() < 1e-3
 
 
 def test_every_dict_of_a_list_keeps_its_own_rate(extractor):

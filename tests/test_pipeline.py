@@ -125,6 +125,11 @@ def test_braces_in_a_label_are_text(pipe, clips):
     assert set(scores(result)) == {"dog {loud}", "{0}"}
 
 
+def test_other_braces_in_a_template_are_text(pipe, clips):
+    result = pipe(clips[0], candidate_labels=LABELS, hypothesis_template="{very} loud {}", **RATE)
+    assert set(scores(result)) == set(LABELS)
+
+
 def test_a_label_of_2000_characters_is_cut_with_a_warning(pipe, clips, caplog):
     logging.Logger.warning_once.cache_clear()
     with caplog.at_level(logging.WARNING):

@@ -117,7 +117,9 @@ def test_no_input_is_refused(processor):
         processor()
 
 
-@pytest.mark.parametrize("wrong", [{"audios": noise(1600)}, {"images": [1]}, {"sample_rate": 16000}])
+@pytest.mark.parametrize(
+    "wrong", [{"audios": noise(1600)}, {"images": [1]}, {"sample_rate": 16000}, {"return_overflowing_tokens": True}]
+)
 def test_unknown_arguments_are_named(processor, wrong):
     with pytest.raises(TypeError, match=next(iter(wrong))):
         processor(text=TEXTS, **wrong)
