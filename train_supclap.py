@@ -21,15 +21,16 @@ def main(argv: list[str] | None = None) -> dict:
     """
     model_args, data_args, training_args = parse_recipe(sys.argv[1:] if argv is None else argv)
 
-    from transformers import set_seed
+    from transformers import ProgressCallback, set_seed
     from transformers.trainer_utils import get_last_checkpoint
 
     from supclap import recipe
-    from supclap.callbacks import TrainingCurvesCallback
+    from supclap.callbacks import ShortProgressCallback, TrainingCurvesCallback
     from supclap.data.sources import load_splits
     from supclap.report import evaluate_and_report
     from supclap.trainer import SupClapTrainer
 
+    recipe.quiet_libraries()
     recipe.use_all_cores()
     splits = load_splits(data_args)
     recipe.check_recipe(training_args.output_dir, model_args, data_args, training_args)
@@ -59,6 +60,9 @@ def main(argv: list[str] | None = None) -> dict:
         eval_dataset=evaluation.get("validation"),
         callbacks=[TrainingCurvesCallback()],
     )
+    if not training_args.disable_tqdm:
+        trainer.remove_callback(ProgressCallback)
+        trainer.add_callback(ShortProgressCallback())
     trainer.train(resume_from_checkpoint=last_checkpoint)
     trainer.save_model()
     return evaluate_and_report(trainer, splits, evaluation.get("test"))

@@ -28,7 +28,7 @@ MAX_SECONDS = 8.0
 SEED = 0
 # Two takes of one class that correlate more than this hold the same recording (see `same_recording`).
 SAME_RECORDING = 0.85
-SPLITS = ("train", "validation", "test")
+SPLITS = ("train", "test")
 COLUMNS = ("id", "file_name", "label", "take", "captions", "duration", "source", "author", "licence")
 LICENCE_URLS = {
     "CC0 1.0": "https://creativecommons.org/publicdomain/zero/1.0/",
@@ -36,11 +36,12 @@ LICENCE_URLS = {
     "CC BY-SA 3.0": "https://creativecommons.org/licenses/by-sa/3.0/",
 }
 
-# label -> (takes, captions). A take is one string: the names of all files that come from one recording, or that
-# strike the same instrument so alike that a model which saw one has seen the other.
+# label -> (series, captions). A series is one string: the takes of one sound, as the package numbers or names them.
+# "+" joins the files that hold one recording, which are one take. A sound of which there is one take is a series of its
+# own.
 CLASSES = {
     "footsteps on gravel": (
-        [f"default_gravel_footstep.{i}" for i in (1, 2, 3, 4)],
+        [" ".join(f"default_gravel_footstep.{i}" for i in (1, 2, 3, 4))],
         [
             "footsteps on gravel",
             "someone walks on crunching gravel",
@@ -70,7 +71,7 @@ CLASSES = {
         ],
     ),
     "footsteps on grass": (
-        [" ".join(f"default_grass_footstep.{i}" for i in (1, 2, 3))],
+        ["+".join(f"default_grass_footstep.{i}" for i in (1, 2, 3))],
         [
             "footsteps on grass",
             "someone walks across a grassy lawn",
@@ -80,7 +81,7 @@ CLASSES = {
         ],
     ),
     "footsteps on dirt": (
-        ["default_dirt_footstep.1", "default_dirt_footstep.2"],
+        ["default_dirt_footstep.1 default_dirt_footstep.2"],
         [
             "footsteps on dirt",
             "someone walks on a dirt road",
@@ -91,7 +92,7 @@ CLASSES = {
     ),
     "footsteps on a hard floor": (
         [
-            "default_hard_footstep.1 default_hard_footstep.2 default_hard_footstep.3",
+            "default_hard_footstep.1+default_hard_footstep.2 default_hard_footstep.3",
             "default_wood_footstep.1 default_wood_footstep.2",
         ],
         [
@@ -103,7 +104,7 @@ CLASSES = {
         ],
     ),
     "wading through water": (
-        [f"default_water_footstep.{i}" for i in (1, 2, 3)],
+        [" ".join(f"default_water_footstep.{i}" for i in (1, 2, 3))],
         [
             "wading through water",
             "someone splashes through a puddle",
@@ -143,7 +144,7 @@ CLASSES = {
         ],
     ),
     "glass breaking": (
-        ["default_break_glass.1", "default_break_glass.2", "default_break_glass.3"],
+        [" ".join(f"default_break_glass.{i}" for i in (1, 2, 3))],
         [
             "glass breaking",
             "a window pane shatters",
@@ -163,7 +164,7 @@ CLASSES = {
         ],
     ),
     "metal clanking": (
-        ["default_dug_metal.1", "default_dug_metal.2", "default_dig_metal"],
+        ["default_dug_metal.1 default_dug_metal.2", "default_dig_metal"],
         [
             "metal clanking",
             "a metal pipe clanks",
@@ -193,7 +194,7 @@ CLASSES = {
         ],
     ),
     "steam hissing": (
-        ["fire_extinguish_flame.1", "fire_extinguish_flame.2", "fire_extinguish_flame.3", "ambi_sauna"],
+        [" ".join(f"fire_extinguish_flame.{i}" for i in (1, 2, 3)), "ambi_sauna"],
         [
             "steam hissing",
             "hot steam escapes with a hiss",
@@ -233,7 +234,7 @@ CLASSES = {
         ],
     ),
     "chest lid": (
-        ["default_chest_open default_chest_close"],
+        ["default_chest_open", "default_chest_close"],
         [
             "the lid of a treasure chest",
             "a treasure chest creaks",
@@ -254,8 +255,10 @@ CLASSES = {
     ),
     "steel door": (
         [
-            "doors_steel_door_open doors_steel_door_close",
-            "xpanes_steel_bar_door_open xpanes_steel_bar_door_close",
+            "doors_steel_door_open",
+            "doors_steel_door_close",
+            "xpanes_steel_bar_door_open",
+            "xpanes_steel_bar_door_close",
         ],
         [
             "a heavy steel prison door",
@@ -370,12 +373,9 @@ CLASSES = {
     ),
     "tabla ringing stroke": (
         [
-            "tabla_na",
-            "tabla_na_o",
-            "tabla_na_s",
-            "tabla_tas1",
-            "tabla_tas2 tabla_tas3",
-            "tabla_tun1 tabla_tun2 tabla_tun3",
+            "tabla_na tabla_na_o tabla_na_s",
+            "tabla_tas1 tabla_tas2 tabla_tas3",
+            "tabla_tun1+tabla_tun2+tabla_tun3",
         ],
         [
             "a ringing tabla stroke",
@@ -386,7 +386,7 @@ CLASSES = {
         ],
     ),
     "tabla bass stroke": (
-        ["tabla_ghe1 tabla_ghe4", "tabla_ghe2 tabla_ghe3 tabla_ghe7", "tabla_ghe5", "tabla_ghe6", "tabla_ghe8"],
+        [" ".join(f"tabla_ghe{i}" for i in range(1, 9))],
         [
             "a deep bayan drum stroke",
             "a low bayan drum with a bending pitch",
@@ -396,7 +396,7 @@ CLASSES = {
         ],
     ),
     "bell": (
-        ["perc_bell", "perc_bell2", "elec_chime"],
+        ["perc_bell perc_bell2", "elec_chime"],
         [
             "a bell ringing",
             "a chiming bell",
@@ -406,7 +406,7 @@ CLASSES = {
         ],
     ),
     "finger snap": (
-        ["perc_snap", "perc_snap2"],
+        ["perc_snap perc_snap2"],
         [
             "a finger snap",
             "someone snaps their fingers",
@@ -466,7 +466,7 @@ CLASSES = {
         ],
     ),
     "robot": (
-        ["mehackit_robot1 glitch_robot2", "mehackit_robot2 glitch_robot1", "mehackit_robot3"],
+        ["mehackit_robot1+glitch_robot2 mehackit_robot2+glitch_robot1 mehackit_robot3"],
         [
             "a robot chattering",
             "an android speaking in garbled tones",
@@ -636,13 +636,13 @@ class: enough to train an audio-text model from scratch in minutes, and small en
 
 {sizes}
 
-`train.csv`, `validation.csv` and `test.csv` load without decoding any audio:
+`train.csv` and `test.csv` load without decoding any audio:
 
 ```python
 from datasets import load_dataset
 
 folder = "examples/quickstart_data"
-data = load_dataset("csv", data_files={{split: f"{{folder}}/{{split}}.csv" for split in ("train", "validation", "test")}})
+data = load_dataset("csv", data_files={{split: f"{{folder}}/{{split}}.csv" for split in ("train", "test")}})
 ```
 
 | column | content |
@@ -650,7 +650,7 @@ data = load_dataset("csv", data_files={{split: f"{{folder}}/{{split}}.csv" for s
 | `id` | name of the sound, unique |
 | `file_name` | 16 kHz mono Ogg Vorbis, relative to this folder |
 | `label` | class |
-| `take` | recording the file comes from |
+| `take` | performance the file holds; files of one take are copies or cuts of it |
 | `captions` | JSON list of the five captions of the class (also in `classes.json`) |
 | `duration` | seconds |
 | `source` | package, path in it, page of the recording where the package names one |
@@ -659,16 +659,15 @@ data = load_dataset("csv", data_files={{split: f"{{folder}}/{{split}}.csv" for s
 
 ## Splits
 
-A *take* is one recording. Cuts of the same recording, copies, and hard and soft strokes of the same drum count as one
-take, and a take never spans two splits. The script verifies by cross-correlation that different takes of a class hold
-different audio. Where the package names no recording (gravel, dirt, extinguished flames), each file that correlates with
-no other counts as a take. One take trains; of two or three, one tests; of four or more, about a quarter tests and 15 %
-validate. A seeded shuffle decides which. Classes with a single take can only train, so scores cover the classes with
-a test take.
+A *take* is one performance of a sound: a step, a stroke, a smash. Takes that the packages number or name as one sound
+(`default_snow_footstep.1` to `.5`, the hard and the soft stroke of a tom) form a series; of each series one take in four
+tests, or one of two or three. A seeded shuffle decides which. Copies and files that correlate with one another are one
+take, and a take never spans two splits; the script verifies by cross-correlation that different takes hold different
+audio. Sounds without a series (most loops, doors, synthesizers) only train, so scores cover the classes with a test take.
 
-What this measures is whether the model knows a class in a recording it has not heard. Some takes of a class still
-share a maker, an instrument or a room (the tabla, one drum kit, one pack of splashes), so it says less about the
-sounds of the world at large. Several minutes of audio are no benchmark.
+What this measures is whether the model knows a sound again in a take it has not heard, and in mixtures it has not heard.
+Most takes of a series share a maker, an instrument and a room, so it says little about the sounds of the world at
+large. Several minutes of audio are no benchmark.
 
 ## Classes (takes per split)
 
@@ -787,38 +786,37 @@ def _high_pass(audio: np.ndarray, cutoff: float = 250.0) -> np.ndarray:
     return np.fft.irfft(spectrum, len(audio))
 
 
-def split_takes(label: str, takes: list[str]) -> dict[str, str]:
-    """Deal the takes of a class to the splits.
+def split_takes(label: str, series: list[str]) -> dict[str, str]:
+    """Deal the takes of each series of a class to the splits: of n takes, one in four tests, and one of two or three.
 
-    One take trains; of two or three, one tests; of four or more, about a quarter tests and 15 % validate, at least
-    one each. The order is drawn from the seed and the label alone, so that adding a class moves no other.
+    A single take trains. The order is drawn from the seed, the label and the series alone, so that adding one moves
+    no other.
     """
-    order = sorted(takes)
-    random.Random(f"{SEED}:{label}").shuffle(order)
-    count = len(order)
-    if count == 1:
-        tests, validations = 0, 0
-    elif count < 4:
-        tests, validations = 1, 0
-    else:
-        tests, validations = round(0.25 * count), max(1, round(0.15 * count))
-    return {
-        take: "test" if i < tests else "validation" if i < tests + validations else "train"
-        for i, take in enumerate(order)
-    }
+    splits = {}
+    for takes in series:
+        order = sorted(takes.split())
+        random.Random(f"{SEED}:{label}:{order[0]}").shuffle(order)
+        tests = 0 if len(order) == 1 else max(1, len(order) // 4)
+        splits |= {take: "test" if i < tests else "train" for i, take in enumerate(order)}
+    return splits
+
+
+def files_of(take: str) -> list[str]:
+    """The names of the files of a take."""
+    return take.split("+")
 
 
 def check_takes(audios: dict[str, np.ndarray]) -> None:
     """Raise `ValueError` when two takes of one class hold the same recording."""
-    for label, (takes, _) in CLASSES.items():
-        names = [(name, take) for take in takes for name in take.split()]
+    for label, (series, _) in CLASSES.items():
+        names = [(name, take) for takes in series for take in takes.split() for name in files_of(take)]
         for i, (first, first_take) in enumerate(names):
             for second, second_take in names[i + 1 :]:
                 if first_take != second_take:
                     score = same_recording(audios[first], audios[second])
                     if score > SAME_RECORDING:
                         raise ValueError(
-                            f"{first} and {second} ({label}) correlate at {score:.2f}: make them one take in CLASSES."
+                            f"{first} and {second} ({label}) correlate at {score:.2f}: join them by + in CLASSES."
                         )
 
 
@@ -873,7 +871,7 @@ def write_readme(output: Path, rows: dict[str, list[dict]]) -> None:
     for split in SPLITS:
         takes, labels = ({row[key] for row in rows[split]} for key in ("take", "label"))
         sizes.append(f"| {split} | {len(rows[split])} | {len(takes)} | {len(labels)} |")
-    table = ["| class | train | validation | test | licences |", "| --- | ---: | ---: | ---: | --- |"]
+    table = ["| class | train | test | licences |", "| --- | ---: | ---: | --- |"]
     for label in sorted(CLASSES):
         counts = (len({row["take"] for row in rows[split] if row["label"] == label}) for split in SPLITS)
         licences = sorted({row["licence"] for row in every if row["label"] == label})
@@ -891,14 +889,15 @@ def build(root: Path, output: Path) -> dict[str, list[dict]]:
         if not needed.exists():
             raise FileNotFoundError(f"{needed} is missing. Run `apt-get install {package}`, or pass another --root.")
     links = read_links(readme)
-    names = [name for takes, _ in CLASSES.values() for take in takes for name in take.split()]
+    takes = [take for series, _ in CLASSES.values() for line in series for take in line.split()]
+    names = [name for take in takes for name in files_of(take)]
     originals = {name: find_original(name, links) for name in names}
     audios = {name: load(root / original.path) for name, original in originals.items()}
     check_takes(audios)
     rows = {split: [] for split in SPLITS}
-    for label, (takes, captions) in CLASSES.items():
-        for take, split in split_takes(label, takes).items():
-            for name in take.split():
+    for label, (series, captions) in CLASSES.items():
+        for take, split in split_takes(label, series).items():
+            for name in files_of(take):
                 original = originals[name]
                 file_name = f"{original.folder}/{name}.ogg"
                 write_audio(output / file_name, audios[name])
@@ -906,7 +905,7 @@ def build(root: Path, output: Path) -> dict[str, list[dict]]:
                     name,
                     file_name,
                     label,
-                    take.split()[0],
+                    files_of(take)[0],
                     json.dumps(captions),
                     f"{len(audios[name]) / SAMPLING_RATE:.3f}",
                     original.source,

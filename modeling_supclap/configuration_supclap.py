@@ -29,6 +29,8 @@ class CedConfig(PreTrainedConfig):
             (no overlap) when omitted. Part of the config because a stored index depends on it.
         long_audio_pooling (`str`): How the windows of a clip become one vector: `"masked_mean"` is the mean over
             the real tokens of all windows.
+        patch_dropout (`float`): Share of the patches that training leaves out at random (PaSST,
+            https://arxiv.org/abs/2110.05069): cheaper steps and some regularisation. Evaluation uses all.
     """
 
     model_type = "supclap_ced"
@@ -49,6 +51,7 @@ class CedConfig(PreTrainedConfig):
     target_length: int = 1012
     window_hop: int | None = None
     long_audio_pooling: str = LONG_AUDIO_POOLING
+    patch_dropout: float | int = 0.0
 
     def __post_init__(self, **kwargs):
         self.patch_stride = self.patch_size if self.patch_stride is None else self.patch_stride
@@ -71,6 +74,8 @@ class CedConfig(PreTrainedConfig):
             raise ValueError(f"target_length ({self.target_length}) must hold one patch of {self.patch_size} frames.")
         if self.window_hop is not None and not 0 < self.window_hop <= self.target_length:
             raise ValueError(f"window_hop ({self.window_hop}) must lie in 1 … target_length ({self.target_length}).")
+        if not 0 <= self.patch_dropout < 1:
+            raise ValueError(f"patch_dropout ({self.patch_dropout}) must lie in 0 … 1, without 1.")
         if self.long_audio_pooling != LONG_AUDIO_POOLING:
             raise ValueError(
                 f"long_audio_pooling={self.long_audio_pooling!r} is not known to this version; it knows "

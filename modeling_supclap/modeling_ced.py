@@ -221,10 +221,19 @@ class CedModel(CedPreTrainedModel):
         token_mask = time_mask[:, None].expand(-1, grid_f, -1).flatten(1)
 
         hidden_states = patches.flatten(2).transpose(1, 2)
+        if self.training and self.config.patch_dropout:
+            hidden_states, token_mask = self._drop_patches(hidden_states, token_mask)
         attention_mask = create_bidirectional_mask(self.config, hidden_states, token_mask.long())
         for block in self.blocks:
             hidden_states = block(hidden_states, attention_mask)
         return self.norm(hidden_states) * token_mask[..., None], token_mask
+
+    def _drop_patches(self, tokens: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keeps a random share of the patches of each clip, padding only where a clip has no more real ones."""
+        keep = max(1, round(tokens.shape[1] * (1 - self.config.patch_dropout)))
+        order = torch.rand(mask.shape, device=mask.device).masked_fill(~mask, 2.0).argsort(-1)
+        kept = order[:, :keep].sort(-1).values
+        return tokens.gather(1, kept[..., None].expand(-1, -1, tokens.shape[-1])), mask.gather(1, kept)
 
 
 __all__ = ["CedModel", "CedPreTrainedModel"]

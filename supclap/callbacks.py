@@ -1,8 +1,9 @@
-"""Callbacks of training: the picture of its course."""
+"""Callbacks of training: its course as short lines and as a picture."""
 
 from pathlib import Path
 
 from transformers import TrainerCallback
+from transformers.trainer_callback import ProgressCallback
 
 
 CURVES = "training_curves.png"
@@ -16,6 +17,33 @@ PANELS = {
         "eval_audio_to_text/recall@10",
     ),
 }
+
+
+LINE = {
+    "loss": "loss",
+    "loss_contrastive": "contrastive",
+    "loss_svr": "svr",
+    "loss_constraint": "constraint",
+    "radius": "R",
+    "pair_distance": "|a-t|",
+    "radius_out_of_range": "R outside",
+    "temperature": "temperature",
+    "eval_loss": "validation loss",
+    "eval_text_to_audio/recall@1": "T->A R@1",
+    "eval_text_to_audio/recall@10": "R@10",
+    "eval_audio_to_text/recall@1": "A->T R@1",
+    "eval_audio_to_text/recall@10": "R@10",
+    "eval_zero_shot/accuracy": "zero-shot",
+}
+
+
+class ShortProgressCallback(ProgressCallback):
+    """The Trainer's progress bar with one short line for each logged step or evaluation; the log keeps everything."""
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        shown = [f"{name} {logs[key]:.3g}" for key, name in LINE.items() if key in (logs or {})]
+        if shown and state.is_world_process_zero and self.training_bar is not None:
+            self.training_bar.write(f"step {state.global_step}: {', '.join(shown)}")
 
 
 def plot_training_curves(log_history: list[dict], path: str | Path) -> None:

@@ -181,6 +181,15 @@ def _resumable_keys() -> set[str]:
     return (own & (changing | objective)) - _FREE_ON_RESUME
 
 
+def quiet_libraries() -> None:
+    """Turns off the bars of loading and saving files, so that what is left on the screen is training's own."""
+    import datasets
+    import transformers
+
+    datasets.disable_progress_bars()
+    transformers.utils.logging.disable_progress_bar()
+
+
 def use_all_cores() -> None:
     """Lets one CPU process use every core it may run on; `accelerate launch` sets one thread unless told otherwise."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 and not torch.cuda.is_available():

@@ -189,3 +189,23 @@ def test_gradient_checkpointing_gives_the_same_gradients(tiny_model):
         encoder(features).pooler_output.square().sum().backward()
         gradients.append(encoder.blocks[0].mlp.fc1.weight.grad.clone())
     torch.testing.assert_close(*gradients)
+
+
+def test_patch_dropout_leaves_out_patches_in_training_only():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    whole, dropping = CedModel(CedConfig(**sizes)), CedModel(CedConfig(**sizes, patch_dropout=0.25))
+    dropping.load_state_dict(whole.state_dict())
+    features, mask = padded([torch.randn(n, 64) for n in (160, 64)])
+    assert dropping.train()(features, mask).last_hidden_state.shape[1] == 30
+    torch.testing.assert_close(
+        dropping.eval()(features, mask).pooler_output, whole.eval()(features, mask).pooler_output
+    )
+
+
+def test_patch_dropout_takes_padding_first():
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = CedModel(CedConfig(**sizes, patch_dropout=0.5)).train()
+    features, mask = padded([torch.randn(n, 64) for n in (160, 80)])
+    tokens = model(features, mask).last_hidden_state
+    assert (tokens[1].abs().sum(-1) > 0).sum() == 20  # all 4 x 5 real patches of the shorter clip are kept

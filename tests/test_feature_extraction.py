@@ -1,6 +1,7 @@
 """Log-mel features: the published values, and a function of the clip alone."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -105,17 +106,33 @@ def test_an_outer_autocast_changes_nothing(extractor):
     torch.testing.assert_close(features, expected, atol=0, rtol=0)
 
 
-def test_the_number_of_threads_survives_a_call_and_an_error(extractor):
+@pytest.fixture
+def two_threads():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    try:
-        extractor(noise(16000), sampling_rate=16000)
-        assert torch.get_num_threads() == 2
-        with pytest.raises(ValueError, match="empty"):
-            extractor([], sampling_rate=16000)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_clips_worked_on_in_parallel_have_the_features_of_one_thread(extractor, clips, two_threads):
+    in_parallel = extractor(clips * 4, sampling_rate=16000).input_features
+    torch.set_num_threads(1)
+    torch.testing.assert_close(extractor(clips * 4, sampling_rate=16000).input_features, in_parallel, atol=0, rtol=0)
+
+
+def test_the_number_of_threads_survives_a_call_and_an_error(extractor, two_threads):
+    extractor(noise(16000), sampling_rate=16000)
+    assert torch.get_num_threads() == 2
+    with pytest.raises(ValueError, match=r"audio\[1\]: the audio is empty"):
+        extractor([noise(16000), np.zeros(0)], sampling_rate=16000)
+    assert torch.get_num_threads() == 2
+
+
+def test_features_off_the_main_thread_are_the_same(extractor, clips, two_threads):
+    expected = extractor(clips, sampling_rate=16000).input_features
+    with ThreadPoolExecutor(1) as pool:
+        features = pool.submit(extractor, clips, sampling_rate=16000).result().input_features
+    torch.testing.assert_close(features, expected, atol=1e-5, rtol=0)
 
 
 # --- frames, padding, mask -----------------------------------------------------------------------------------------

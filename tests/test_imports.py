@@ -15,7 +15,9 @@ print(sorted(set(name.split(".")[0] for name in set(sys.modules) - before) & set
 
 
 def test_import_adds_no_heavy_package_to_what_transformers_loads():
-    done = subprocess.run([sys.executable, "-c", PROGRAM.format(heavy=HEAVY)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(heavy=HEAVY)], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 

@@ -35,9 +35,10 @@ def read_table(path: Path) -> list[dict]:
             header = next(csv.reader(file), [])
         # all strings: ids such as "007" or "1e5" stay what they are, and an empty cell is an empty string
         options = {"features": Features({name: Value("string") for name in header}), "keep_default_na": False}
-    rows = load_dataset(kinds[path.suffix], data_files=str(path), split="train", **options).to_list()
-    if not rows:
-        raise DataError(f"{str(path)!r} has no rows.")
+    try:
+        rows = load_dataset(kinds[path.suffix], data_files=str(path), split="train", **options).to_list()
+    except Exception as error:  # datasets wraps whatever its readers raise
+        raise DataError(f"{str(path)!r} could not be read, or has no rows: {error.__cause__ or error}") from error
     return rows
 
 

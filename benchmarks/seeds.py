@@ -1,0 +1,68 @@
+"""Runs a recipe with several seeds and prints the mean of its results: the figures of the README.
+
+    python benchmarks/seeds.py configs/quickstart.yaml --seeds 0 1 2
+    python benchmarks/seeds.py configs/esc10.yaml --seeds 0 1 2 -- --data_dir path/to/esc10
+
+Arguments after `--` override keys of the recipe. A seed that already ran is not run again. The interval of each value is
+the mean over the seeds of the 95 % bootstrap interval over clips; the spread over seeds stands beside it.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(recipe: Path, seed: int, output: Path, overrides: list[str]) -> dict:
+    """Trains one seed with `accelerate launch` and returns its results and the minutes it took."""
+    started = time.perf_counter()
+    command = [sys.executable, "-m", "accelerate.commands.launch", str(ROOT / "train_supclap.py"), str(recipe)]
+    command += ["--seed", str(seed), "--output_dir", str(output), *overrides]
+    subprocess.run(command, check=True)
+    results = json.loads((output / "results.json").read_text(encoding="utf-8"))
+    results["minutes"] = (time.perf_counter() - started) / 60
+    (output / "seed.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+    return results
+
+
+def summarise(results: list[dict]) -> str:
+    """A table of the mean over seeds of every metric, in percent."""
+    sections = {**results[0]["retrieval"], "zero-shot accuracy": results[0].get("zero_shot", {}).get("accuracy")}
+    lines = [f"{'metric':<26} {'mean':>6}  {'interval':>15}  {'per seed':<24} n"]
+    for name in filter(lambda key: sections[key] is not None, sections):
+        per_seed = [
+            result["zero_shot"]["accuracy"] if name == "zero-shot accuracy" else result["retrieval"][name]
+            for result in results
+        ]
+        mean, low, high = (100 * statistics.mean(value[key] for value in per_seed) for key in ("value", "low", "high"))
+        values = " ".join(f"{100 * value['value']:.1f}" for value in per_seed)
+        lines.append(f"{name:<26} {mean:6.1f}  [{low:5.1f}, {high:5.1f}]  {values:<24} {per_seed[0]['n']}")
+    lines.append("minutes " + " ".join(f"{result['minutes']:.1f}" for result in results))
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("overrides", nargs="*", help="after --: keys of the recipe and their values")
+    arguments = parser.parse_args()
+    results = []
+    for seed in arguments.seeds:
+        output = ROOT / "outputs" / f"{arguments.recipe.stem}-seed{seed}"
+        done = output / "seed.json"
+        if done.exists():
+            results.append(json.loads(done.read_text(encoding="utf-8")))
+        else:
+            results.append(run(arguments.recipe, seed, output, arguments.overrides))
+    print(summarise(results))
+
+
+if __name__ == "__main__":
+    main()

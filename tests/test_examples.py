@@ -1,0 +1,24 @@
+"""The examples run as they stand."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def load(name: str):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_both_pipelines_classify_the_sound_of_the_repository_alike(checkpoint):
+    example = load("classify_sound")
+    stock, ours = example.classify(checkpoint).values()
+    assert {score["label"] for score in stock} == set(example.LABELS)
+    expected = {score["label"]: score["score"] for score in stock}
+    assert {score["label"]: score["score"] for score in ours} == pytest.approx(expected, abs=1e-5)
