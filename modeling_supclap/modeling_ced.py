@@ -179,7 +179,9 @@ class CedModel(CedPreTrainedModel):
         if input_features_mask is None:
             input_features_mask = input_features.new_ones(batch, length, dtype=torch.long)
         frames = input_features_mask.sum(-1)
-        normalised = self.init_bn(input_features.transpose(1, 2).float()).to(self.patch_embed.proj.weight.dtype)
+        normalised = self.init_bn(input_features.transpose(1, 2).to(self.init_bn.weight.dtype)).to(
+            self.patch_embed.proj.weight.dtype
+        )
         normalised = normalised * input_features_mask[:, None].to(normalised.dtype)
 
         if length <= self.config.target_length:

@@ -143,3 +143,24 @@ def test_scenes_stay_in_range_and_are_finite_when_a_recording_is_silent():
     for scene in SceneMixer(rows, size=20):
         assert np.isfinite(scene["audio"]["array"]).all()
         assert np.abs(scene["audio"]["array"]).max() <= 1
+
+
+def test_a_curriculum_changes_the_first_epochs_only():
+    stages = [{"kinds": {"single": 1.0}, "duration": (1.0, 2.0)}]
+    mixer = SceneMixer(recordings(), size=12, kinds={"sequence": 1.0}, duration=(4.0, 5.0), curriculum=stages)
+    assert all(len(scene["labels"]) == 1 and len(scene["audio"]["array"]) <= 2 * RATE for scene in mixer)
+    mixer.set_epoch(1)
+    assert all(len(scene["labels"]) == 2 and len(scene["audio"]["array"]) >= 4 * RATE for scene in mixer)
+
+
+def test_lengths_are_those_of_the_scenes_and_keep_their_order_over_the_epochs():
+    mixer = SceneMixer(recordings(), size=12, curriculum=[{"duration": (1.0, 2.0)}])
+    first = mixer.lengths
+    assert first == [len(scene["audio"]["array"]) for scene in mixer]
+    mixer.set_epoch(1)
+    assert np.argsort(mixer.lengths).tolist() == np.argsort(first).tolist()
+
+
+def test_a_wrong_stage_of_the_curriculum_is_named():
+    with pytest.raises(ValueError, match="kinds and duration, got .'level'."):
+        SceneMixer(recordings(), size=1, curriculum=[{"level": 3}])

@@ -202,3 +202,17 @@ def test_a_pretrained_text_encoder_keeps_its_weights(tmp_path, tiny_config):
         model.text_model.embeddings.word_embeddings.weight, text.embeddings.word_embeddings.weight
     )
     assert model.config.projection_dim == 8
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cast", ["load", "convert"])
+def test_bfloat16_is_close_to_float32(tiny_model, tmp_path, cast):
+    inputs = spectrograms([100, 80])
+    expected = tiny_model.get_audio_features(**inputs).pooler_output
+    tiny_model.save_pretrained(tmp_path)
+    if cast == "load":
+        model = SupClapModel.from_pretrained(tmp_path, dtype=torch.bfloat16).eval()
+    else:
+        model = tiny_model.bfloat16()
+    embeds = model.get_audio_features(**inputs).pooler_output.float()
+    assert torch.nn.functional.cosine_similarity(embeds, expected).min() > 0.99

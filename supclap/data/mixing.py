@@ -29,6 +29,7 @@ class SceneMixer:
         size: Number of scenes.
         kinds: Weight of each kind of scene, of `"single"`, `"sequence"`, `"background"`.
         duration: Shortest and longest scene in seconds.
+        curriculum: Other `kinds` and `duration` for the first epochs, one dictionary an epoch.
         background_db: How far the sound in the background is below the one in front, in dB of RMS level.
         level_db: Range of the RMS level of the sound in front, in dBFS.
         noise_db: Range of the level of a noise floor below the sound in front, in dB; none when omitted.
@@ -49,6 +50,7 @@ class SceneMixer:
         size: int,
         kinds: dict[str, float] | None = None,
         duration: tuple[float, float] = (4.0, 8.0),
+        curriculum: Sequence[dict] = (),
         background_db: float = 12.0,
         level_db: tuple[float, float] = (-26.0, -20.0),
         noise_db: tuple[float, float] | None = None,
@@ -60,18 +62,16 @@ class SceneMixer:
         sampling_rate: int = 16000,
     ):
         self.kinds = dict.fromkeys(TEMPLATES, 1.0) if kinds is None else dict(kinds)
-        unknown = set(self.kinds) - set(TEMPLATES)
-        if unknown or sum(self.kinds.values()) <= 0:
-            raise ValueError(f"kinds must weight some of {sorted(TEMPLATES)}, got {self.kinds}.")
+        self.duration = duration
+        self.curriculum = list(curriculum)
+        for stage in [{}, *self.curriculum]:
+            _check_stage(stage.get("kinds", self.kinds), stage.get("duration", duration), set(stage))
         if pairs not in ("all", "seen", "unseen"):
             raise ValueError(f"pairs must be 'all', 'seen' or 'unseen', got {pairs!r}.")
-        if not 0 < duration[0] <= duration[1]:
-            raise ValueError(f"duration must be (shortest, longest) in seconds, got {duration}.")
         self.rows = list(rows)
         for index, row in enumerate(self.rows):
             check_row(row, index)
         self.size = size
-        self.duration = duration
         self.background_db = background_db
         self.level_db = level_db
         self.noise_db = noise_db
@@ -168,16 +168,21 @@ class SceneMixer:
 
     @property
     def lengths(self) -> list[int]:
-        """Samples of each scene, the same in every epoch and known without making it."""
+        """Samples of each scene, known without making it; their order is the same in every epoch."""
         return [self._length(index) for index in range(self.size)]
+
+    def _stage(self, name: str) -> dict | tuple[float, float]:
+        stage = self.curriculum[self.epoch] if self.epoch < len(self.curriculum) else {}
+        return stage.get(name, getattr(self, name))
 
     def _length(self, index: int) -> int:
         rng = np.random.default_rng([self.seed, index])
-        return int(rng.uniform(*self.duration) * self.sampling_rate)
+        return int(rng.uniform(*self._stage("duration")) * self.sampling_rate)
 
     def _draw(self, rng: np.random.Generator) -> tuple[str, str, str | None]:
-        names = sorted(self.kinds)
-        weights = np.array([self.kinds[name] for name in names], dtype=float)
+        kinds = self._stage("kinds")
+        names = sorted(kinds)
+        weights = np.array([kinds[name] for name in names], dtype=float)
         kind = names[rng.choice(len(names), p=weights / weights.sum())]
         if kind == "single":
             labels = sorted(self.takes)
@@ -199,6 +204,15 @@ class SceneMixer:
         scene = scene * 10 ** (rng.uniform(*self.level_db) / 20)
         peak = np.abs(scene).max()
         return (scene / max(peak, 1.0)).astype(np.float32)
+
+
+def _check_stage(kinds: dict[str, float], duration: tuple[float, float], keys: set[str]) -> None:
+    if keys - {"kinds", "duration"}:
+        raise ValueError(f"a stage of the curriculum has kinds and duration, got {sorted(keys)}.")
+    if set(kinds) - set(TEMPLATES) or sum(kinds.values()) <= 0:
+        raise ValueError(f"kinds must weight some of {sorted(TEMPLATES)}, got {kinds}.")
+    if not 0 < duration[0] <= duration[1]:
+        raise ValueError(f"duration must be (shortest, longest) in seconds, got {duration}.")
 
 
 def is_unseen(label_a: str, label_b: str, fraction: float) -> bool:
