@@ -164,3 +164,14 @@ def test_lengths_are_those_of_the_scenes_and_keep_their_order_over_the_epochs():
 def test_a_wrong_stage_of_the_curriculum_is_named():
     with pytest.raises(ValueError, match="kinds and duration, got .'level'."):
         SceneMixer(recordings(), size=1, curriculum=[{"level": 3}])
+
+
+def test_silence_around_a_recording_is_left_out_of_scenes_and_kept_in_clips():
+    rows = recordings(labels=1, takes=1, seconds=0.5)
+    wave = rows[0]["audio"]["array"]
+    rows[0]["audio"]["array"] = np.concatenate([np.zeros(2 * RATE, np.float32), wave, np.zeros(RATE, np.float32)])
+    scene = SceneMixer(rows, size=1, kinds={"single": 1.0})[0]["audio"]["array"]
+    assert np.abs(scene[:RATE]).max() > 0
+    clip = SceneMixer(rows, size=1, kinds={"clip": 1.0})[0]["audio"]["array"]
+    assert len(clip) == 3.5 * RATE
+    assert np.abs(clip[: 2 * RATE]).max() == 0

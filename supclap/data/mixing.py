@@ -11,23 +11,27 @@ from .captions import check_row, stable_hash
 
 
 TEMPLATES = {
+    "clip": "{a}",
     "single": "{a}",
     "sequence": "{a}, followed by {b}",
     "background": "{a}, with {b} in the background",
 }
+SILENCE = 1e-3  # of the peak; 60 dB below it
+ALONE = ("clip", "single")
 
 
 class SceneMixer:
     """A sequence of scenes of a few seconds, each a function of `(seed, epoch, index)` alone.
 
-    A scene is one sound, one sound after another, or one sound over a quieter other one. Short recordings repeat
-    with pauses, long ones are cut. Rows come out in the row format, with one caption per pair of source captions.
+    A scene is one sound, one sound after another, or one sound over a quieter other one. Silence at the ends of a
+    recording is left out; short recordings repeat with pauses, long ones are cut. A `"clip"` is a recording as it is. Rows come out in the row format, with one caption per pair of source captions.
 
     Args:
         rows: Recordings in the row format; those of one `label` (the first caption when absent) are never mixed
             with each other.
         size: Number of scenes.
-        kinds: Weight of each kind of scene, of `"single"`, `"sequence"`, `"background"`.
+        kinds: Weight of each kind of scene, of `"clip"`, `"single"`, `"sequence"`, `"background"`; the last three
+            alike when omitted.
         duration: Shortest and longest scene in seconds.
         curriculum: Other `kinds` and `duration` for the first epochs, one dictionary an epoch.
         background_db: How far the sound in the background is below the one in front, in dB of RMS level.
@@ -61,7 +65,7 @@ class SceneMixer:
         seed: int = 0,
         sampling_rate: int = 16000,
     ):
-        self.kinds = dict.fromkeys(TEMPLATES, 1.0) if kinds is None else dict(kinds)
+        self.kinds = dict.fromkeys(("single", "sequence", "background"), 1.0) if kinds is None else dict(kinds)
         self.duration = duration
         self.curriculum = list(curriculum)
         for stage in [{}, *self.curriculum]:
@@ -99,8 +103,8 @@ class SceneMixer:
         """Meanings of all scenes, each at most once and each kind by its weight."""
         rng = np.random.default_rng([self.seed, stable_hash("plan")])
         meanings = {
-            kind: [("single", label, None) for label in labels]
-            if kind == "single"
+            kind: [(kind, label, None) for label in labels]
+            if kind in ALONE
             else [(kind, *pair) for pair in self.pairs]
             for kind, weight in self.kinds.items()
             if weight > 0
@@ -138,8 +142,10 @@ class SceneMixer:
         kind, label_a, label_b = self._plan[index] if self._plan else self._draw(rng)
         take_a = rng.choice(self.takes[label_a])
         take_b = rng.choice(self.takes[label_b]) if label_b is not None else None
-        wave_a = self._sound(take_a, rng)
-        if kind == "single":
+        wave_a = self._sound(take_a, rng, trim=kind != "clip")
+        if kind == "clip":
+            scene = wave_a[: int(self.duration[1] * self.sampling_rate)]
+        elif kind == "single":
             scene = fill(wave_a, length, rng, self.sampling_rate)
         elif kind == "sequence":
             first = int(length * rng.uniform(0.4, 0.6))
@@ -156,7 +162,7 @@ class SceneMixer:
             others = self.rows[take_b]["captions"]
             partners = [others[i % len(others)] for i in rng.permutation(len(captions))]
             captions = [TEMPLATES[kind].format(a=a, b=b) for a, b in zip(captions, partners, strict=True)]
-        meaning = "|".join(part for part in (kind, label_a, label_b) if part is not None)
+        meaning = label_a if kind in ALONE else f"{kind}|{label_a}|{label_b}"
         return {
             "id": f"scene-{self.seed}-{self.epoch}-{index}",
             "audio": {"array": scene, "sampling_rate": self.sampling_rate},
@@ -184,14 +190,17 @@ class SceneMixer:
         names = sorted(kinds)
         weights = np.array([kinds[name] for name in names], dtype=float)
         kind = names[rng.choice(len(names), p=weights / weights.sum())]
-        if kind == "single":
+        if kind in ALONE:
             labels = sorted(self.takes)
             return kind, labels[rng.integers(len(labels))], None
         return kind, *self.pairs[rng.integers(len(self.pairs))]
 
-    def _sound(self, take: int, rng: np.random.Generator) -> np.ndarray:
-        """A recording at unit RMS level, augmented."""
+    def _sound(self, take: int, rng: np.random.Generator, trim: bool = True) -> np.ndarray:
+        """A recording at unit RMS level, augmented, without silence at its ends."""
         wave = self._load(take)
+        if trim:
+            sounding = np.flatnonzero(np.abs(wave) > SILENCE * np.abs(wave).max())
+            wave = wave[sounding[0] : sounding[-1] + 1] if len(sounding) else wave
         if self.augment is not None:
             wave = self.augment(wave, rng)
         level = np.sqrt(np.mean(np.square(wave)))
