@@ -54,6 +54,12 @@ def contrastive_loss(logits_per_text: torch.Tensor, sigmoid: bool) -> torch.Tens
     return (nn.functional.cross_entropy(logits, labels) + nn.functional.cross_entropy(logits.t(), labels)) / 2
 
 
+def unit_length(embeds: torch.Tensor) -> torch.Tensor:
+    """L2-normalised rows; float32 under autocast, so that half precision ends with the projection."""
+    norms = nn.functional.normalize(embeds.float(), dim=-1)
+    return norms if torch.is_autocast_enabled(embeds.device.type) else norms.to(embeds.dtype)
+
+
 def build_text_encoder(config) -> PreTrainedModel:
     """An untrained text encoder for `config`, without the pooler that the masked mean makes useless."""
     if config.model_type == "m2m_100":
@@ -214,7 +220,7 @@ class SupClapModel(SupClapPreTrainedModel):
         hidden_states = self.text_model(input_ids=input_ids, **inputs, **kwargs)[0]
         weights = inputs["attention_mask"][..., None].to(hidden_states.dtype)
         pooled = (hidden_states * weights).sum(1) / weights.sum(1).clamp(min=1)
-        embeds = nn.functional.normalize(self.text_projection(pooled), dim=-1)
+        embeds = unit_length(self.text_projection(pooled))
         return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=embeds)
 
     @can_return_tuple
@@ -232,7 +238,7 @@ class SupClapModel(SupClapPreTrainedModel):
             audio encoder's tokens.
         """
         outputs = self.audio_model(input_features, input_features_mask, **kwargs)
-        embeds = nn.functional.normalize(self.audio_projection(outputs.pooler_output), dim=-1)
+        embeds = unit_length(self.audio_projection(outputs.pooler_output))
         return BaseModelOutputWithPooling(last_hidden_state=outputs.last_hidden_state, pooler_output=embeds)
 
     @can_return_tuple

@@ -26,6 +26,9 @@ class ModelArguments:
     logit_scale_init_value: float = field(default=2.6592600369327783, metadata={"help": "Initial log(1/temperature)."})
     logit_bias_init_value: float | None = field(default=None, metadata={"help": "Initial bias, for siglip."})
     freeze_text: bool = field(default=False, metadata={"help": "Train only the projection of the text tower."})
+    frozen_text_layers: int | None = field(
+        default=None, metadata={"help": "Train the text tower but for its embeddings and first so many layers."}
+    )
     freeze_audio: bool = field(default=False, metadata={"help": "Train only the projection of the audio tower."})
 
 

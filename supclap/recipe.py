@@ -73,7 +73,24 @@ def build_model(args: ModelArguments) -> SupClapModel:
         )
     model.text_model.requires_grad_(not args.freeze_text)
     model.audio_model.requires_grad_(not args.freeze_audio)
+    if args.frozen_text_layers is not None:
+        freeze_first_layers(model.text_model, args.frozen_text_layers)
     return model
+
+
+def freeze_first_layers(encoder: torch.nn.Module, count: int) -> None:
+    """Freezes an encoder but for the layers behind its first `count` ones, and what comes after them.
+
+    Raises:
+        RecipeError: The encoder has no list of layers, or fewer than `count`.
+    """
+    total = encoder.config.num_hidden_layers
+    lists = [m for m in encoder.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == total]
+    if not lists or not 0 <= count <= total:
+        raise RecipeError(f"frozen_text_layers must lie in 0 … {total}, the layers of the encoder; got {count}.")
+    trained = {id(parameter) for layer in lists[0][count:] for parameter in layer.parameters()}
+    for parameter in encoder.parameters():
+        parameter.requires_grad_(id(parameter) in trained)
 
 
 def has_random_audio_encoder(args: ModelArguments) -> bool:

@@ -101,16 +101,18 @@ class SupClapTrainer(Trainer):
         return [name for name in super().get_decay_parameter_names(model) if not any(part in name for part in kept)]
 
     def create_optimizer(self, model=None) -> torch.optim.Optimizer:
+        """The parent's optimiser, with the radius and the text encoder at learning rates of their own if set."""
         optimizer = super().create_optimizer(model)
-        if self.args.radius_learning_rate is not None:
-            radius = [parameter for parameter in self.model.criterion.parameters() if parameter.requires_grad]
-            own = {id(parameter) for parameter in radius}
-            for group in optimizer.param_groups:
-                group["params"] = [parameter for parameter in group["params"] if id(parameter) not in own]
-            if radius:
-                optimizer.add_param_group(
-                    {"params": radius, "lr": self.args.radius_learning_rate, "weight_decay": 0.0}
-                )
+        rates = {"criterion.": self.args.radius_learning_rate, "clap.text_model.": self.args.text_learning_rate}
+        for prefix, rate in rates.items():
+            if rate is None:
+                continue
+            own = {id(value) for name, value in self.model.named_parameters() if name.startswith(prefix)}
+            for group in list(optimizer.param_groups):
+                moved = [parameter for parameter in group["params"] if id(parameter) in own]
+                if moved:
+                    group["params"] = [parameter for parameter in group["params"] if id(parameter) not in own]
+                    optimizer.add_param_group({"params": moved, "lr": rate, "weight_decay": group["weight_decay"]})
         return optimizer
 
     # ---- Evaluation ----

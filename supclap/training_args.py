@@ -14,6 +14,14 @@ CHOICES = {
 }
 
 
+def computes_in_bfloat16(use_cpu: bool) -> bool:
+    """Whether the processor that training will use has instructions for products in bfloat16."""
+    if torch.cuda.is_available() and not use_cpu:
+        return torch.cuda.is_bf16_supported()
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
+
+
 @dataclass
 class SupClapTrainingArguments(TrainingArguments):
     """[`transformers.TrainingArguments`] with the objective of SupCLAP and defaults that suit contrastive training.
@@ -41,6 +49,9 @@ class SupClapTrainingArguments(TrainingArguments):
     radius_learning_rate: float | None = field(
         default=None, metadata={"help": "Learning rate of the radius; that of the model when null."}
     )
+    text_learning_rate: float | None = field(
+        default=None, metadata={"help": "Learning rate of the text encoder; that of the model when null."}
+    )
     freeze_temperature: bool = field(default=False, metadata={"help": "Keep the temperature at its initial value."})
     eval_pool_size: int | None = field(
         default=None, metadata={"help": "Evaluate retrieval in disjoint pools of so many clips; one pool when null."}
@@ -59,6 +70,9 @@ class SupClapTrainingArguments(TrainingArguments):
     report_to: str | list[str] = field(default="none", metadata={"help": "Trackers, e.g. tensorboard or wandb."})
     logging_steps: float = field(default=10, metadata={"help": "Log every so many steps."})
     ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "Every parameter is used."})
+    bf16: bool | str = field(
+        default=False, metadata={"help": "Mixed precision; auto uses it where the processor computes in bfloat16."}
+    )
     dataloader_pin_memory: bool | None = field(
         default=None, metadata={"help": "Pin batches in memory; where there is an accelerator when null."}
     )
@@ -68,6 +82,12 @@ class SupClapTrainingArguments(TrainingArguments):
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(map(str, allowed))}, got {value!r}.")
+        if self.bf16 == "auto":
+            self.bf16 = computes_in_bfloat16(self.use_cpu)
+            # the Trainer takes bf16 without an accelerator only when told that the CPU is meant
+            self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
+        elif not isinstance(self.bf16, bool):
+            raise ValueError(f"bf16 must be true, false or auto, got {self.bf16!r}.")
         if self.dataloader_pin_memory is None:
             self.dataloader_pin_memory = torch.accelerator.is_available()
         super().__post_init__()

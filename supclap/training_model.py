@@ -38,9 +38,10 @@ class SupClapForContrastiveTraining(SupClapPreTrainedModel):
 
     def train(self, mode: bool = True):
         super().train(mode)
-        for encoder in (self.clap.text_model, self.clap.audio_model):
-            if not any(parameter.requires_grad for parameter in encoder.parameters()):
-                encoder.eval()  # no dropout in a frozen tower
+        for module in self.clap.modules():
+            parameters = list(module.parameters())
+            if parameters and not any(parameter.requires_grad for parameter in parameters):
+                module.eval()  # no dropout in frozen layers: it would only add noise, and time
         return self
 
     def forward(self, clip_ids: torch.Tensor | None = None, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -207,3 +207,44 @@ def test_wrong_data_is_named_before_training_starts(recipe, override, message):
     done = subprocess.run(command(recipe, *override), capture_output=True, text=True, timeout=120)
     assert done.returncode != 0
     assert re.search(message, done.stderr.splitlines()[-1]), done.stderr[-1500:]
+
+
+def test_parts_with_their_own_learning_rate_get_it_and_keep_their_weight_decay(tiny_model, processor, tmp_path):
+    from supclap import SupClapTrainer, SupClapTrainingArguments
+
+    args = SupClapTrainingArguments(
+        str(tmp_path), learning_rate=1e-3, text_learning_rate=1e-4, radius_learning_rate=1e-5, weight_decay=0.1
+    )
+    trainer = SupClapTrainer(tiny_model, args, processing_class=processor)
+    groups = trainer.create_optimizer().param_groups
+    names = {id(parameter): name for name, parameter in trainer.model.named_parameters()}
+    found = {names[id(p)]: (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]}
+    assert found.keys() == set(names.values())
+    assert {value for name, value in found.items() if name.startswith("criterion.")} == {(1e-5, 0.0)}
+    assert found["clap.text_model.encoder.layer.0.output.dense.weight"] == (1e-4, 0.1)
+    assert found["clap.audio_model.blocks.0.mlp.fc1.weight"] == (1e-3, 0.1)
+    for name in ("clap.logit_scale", "clap.audio_model.time_pos_embed", "clap.audio_model.norm.bias"):
+        assert found[name] == (1e-3, 0.0)
+
+
+def test_freezing_the_first_layers_trains_only_those_behind(tiny_model):
+    from supclap.recipe import freeze_first_layers
+
+    freeze_first_layers(tiny_model.text_model, 1)
+    trained = {name for name, parameter in tiny_model.text_model.named_parameters() if parameter.requires_grad}
+    assert trained
+    assert all(name.startswith("encoder.layer.1.") for name in trained)
+
+
+def test_frozen_layers_have_no_dropout_in_training(tiny_model):
+    from supclap.losses import SupClapLoss
+    from supclap.recipe import freeze_first_layers
+    from supclap.training_model import SupClapForContrastiveTraining
+
+    freeze_first_layers(tiny_model.text_model, 1)
+    model = SupClapForContrastiveTraining(tiny_model, SupClapLoss(svr=None)).train()
+    first, second = model.clap.text_model.encoder.layer
+    assert not any(module.training for module in first.modules())
+    assert all(module.training for module in second.modules())
+    assert not model.clap.text_model.embeddings.training
+    assert model.clap.audio_model.blocks.training
