@@ -162,7 +162,7 @@ def test_lengths_are_those_of_the_scenes_and_keep_their_order_over_the_epochs():
 
 
 def test_a_wrong_stage_of_the_curriculum_is_named():
-    with pytest.raises(ValueError, match="kinds and duration, got .'level'."):
+    with pytest.raises(ValueError, match="kinds, duration and block_labels, got .'level'."):
         SceneMixer(recordings(), size=1, curriculum=[{"level": 3}])
 
 
@@ -175,3 +175,23 @@ def test_silence_around_a_recording_is_left_out_of_scenes_and_kept_in_clips():
     clip = SceneMixer(rows, size=1, kinds={"clip": 1.0})[0]["audio"]["array"]
     assert len(clip) == 3.5 * RATE
     assert np.abs(clip[: 2 * RATE]).max() == 0
+
+
+def test_scenes_of_a_block_are_of_one_length_and_share_few_labels():
+    mixer = SceneMixer(recordings(labels=12), size=60, block=20, block_labels=4)
+    blocks = [[mixer[i] for i in range(start, start + 20)] for start in (0, 20, 40)]
+    labels = [{label for scene in block for label in scene["labels"]} for block in blocks]
+    assert all(len({len(scene["audio"]["array"]) for scene in block}) == 1 for block in blocks)
+    assert all(len(found) <= 4 for found in labels)
+    assert len(set.union(*labels)) > 4
+
+
+def test_a_block_without_a_pair_that_may_be_mixed_gives_single_sounds():
+    rows = recordings(labels=12, takes=1)
+    mixer = SceneMixer(rows, size=200, kinds={"sequence": 1.0}, pairs="unseen", unseen_fraction=0.1, block_labels=2)
+    assert any(len(scene["labels"]) == 1 for scene in (mixer[i] for i in range(200)))
+
+
+def test_wrong_blocks_are_named():
+    with pytest.raises(ValueError, match="block_labels at least 2"):
+        SceneMixer(recordings(), size=1, block=4, block_labels=1)

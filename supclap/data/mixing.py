@@ -33,7 +33,11 @@ class SceneMixer:
         kinds: Weight of each kind of scene, of `"clip"`, `"single"`, `"sequence"`, `"background"`; the last three
             alike when omitted.
         duration: Shortest and longest scene in seconds.
-        curriculum: Other `kinds` and `duration` for the first epochs, one dictionary an epoch.
+        block: Scenes in a row that belong together, usually a batch (keep their order: `train_sampling_strategy:
+            sequential`): they are of one length, which needs no padding, and share their labels.
+        block_labels: Number of labels that the scenes of a block are drawn from; all when omitted. Few labels make
+            hard negatives: scenes that differ in one sound, in the order or in what is louder.
+        curriculum: Other `kinds`, `duration` and `block_labels` for the first epochs, one dictionary an epoch.
         background_db: How far the sound in the background is below the one in front, in dB of RMS level.
         level_db: Range of the RMS level of the sound in front, in dBFS.
         noise_db: Range of the level of a noise floor below the sound in front, in dB; none when omitted.
@@ -54,6 +58,8 @@ class SceneMixer:
         size: int,
         kinds: dict[str, float] | None = None,
         duration: tuple[float, float] = (4.0, 8.0),
+        block: int = 1,
+        block_labels: int | None = None,
         curriculum: Sequence[dict] = (),
         background_db: float = 12.0,
         level_db: tuple[float, float] = (-26.0, -20.0),
@@ -67,9 +73,13 @@ class SceneMixer:
     ):
         self.kinds = dict.fromkeys(("single", "sequence", "background"), 1.0) if kinds is None else dict(kinds)
         self.duration = duration
+        self.block = block
+        self.block_labels = block_labels
         self.curriculum = list(curriculum)
         for stage in [{}, *self.curriculum]:
             _check_stage(stage.get("kinds", self.kinds), stage.get("duration", duration), set(stage))
+        if block < 1 or (block_labels is not None and block_labels < 2):
+            raise ValueError(f"block must be at least 1 and block_labels at least 2, got {block} and {block_labels}.")
         if pairs not in ("all", "seen", "unseen"):
             raise ValueError(f"pairs must be 'all', 'seen' or 'unseen', got {pairs!r}.")
         self.rows = list(rows)
@@ -139,7 +149,7 @@ class SceneMixer:
             raise IndexError(f"scene {index} of {self.size}")
         rng = np.random.default_rng([self.seed, self.epoch, index])
         length = self._length(index)
-        kind, label_a, label_b = self._plan[index] if self._plan else self._draw(rng)
+        kind, label_a, label_b = self._plan[index] if self._plan else self._draw(index, rng)
         take_a = rng.choice(self.takes[label_a])
         take_b = rng.choice(self.takes[label_b]) if label_b is not None else None
         wave_a = self._sound(take_a, rng, trim=kind != "clip")
@@ -177,23 +187,32 @@ class SceneMixer:
         """Samples of each scene, known without making it; their order is the same in every epoch."""
         return [self._length(index) for index in range(self.size)]
 
-    def _stage(self, name: str) -> dict | tuple[float, float]:
+    def _stage(self, name: str):
         stage = self.curriculum[self.epoch] if self.epoch < len(self.curriculum) else {}
         return stage.get(name, getattr(self, name))
 
     def _length(self, index: int) -> int:
-        rng = np.random.default_rng([self.seed, index])
+        rng = np.random.default_rng([self.seed, index // self.block])
         return int(rng.uniform(*self._stage("duration")) * self.sampling_rate)
 
-    def _draw(self, rng: np.random.Generator) -> tuple[str, str, str | None]:
+    def _draw(self, index: int, rng: np.random.Generator) -> tuple[str, str, str | None]:
         kinds = self._stage("kinds")
         names = sorted(kinds)
         weights = np.array([kinds[name] for name in names], dtype=float)
         kind = names[rng.choice(len(names), p=weights / weights.sum())]
-        if kind in ALONE:
-            labels = sorted(self.takes)
-            return kind, labels[rng.integers(len(labels))], None
-        return kind, *self.pairs[rng.integers(len(self.pairs))]
+        labels, pairs = self._block_meanings(index // self.block)
+        if kind in ALONE or not pairs:
+            return kind if kind in ALONE else "single", labels[rng.integers(len(labels))], None
+        return kind, *pairs[rng.integers(len(pairs))]
+
+    def _block_meanings(self, block: int) -> tuple[list[str], list[tuple[str, str]]]:
+        """The labels of a block, and the pairs of them that may be mixed."""
+        labels, count = sorted(self.takes), self._stage("block_labels")
+        if count is None or count >= len(labels):
+            return labels, self.pairs
+        rng = np.random.default_rng([self.seed, self.epoch, block, stable_hash("labels")])
+        chosen = rng.choice(labels, count, replace=False).tolist()
+        return chosen, [pair for pair in self.pairs if pair[0] in chosen and pair[1] in chosen]
 
     def _sound(self, take: int, rng: np.random.Generator, trim: bool = True) -> np.ndarray:
         """A recording at unit RMS level, augmented, without silence at its ends."""
@@ -216,8 +235,8 @@ class SceneMixer:
 
 
 def _check_stage(kinds: dict[str, float], duration: tuple[float, float], keys: set[str]) -> None:
-    if keys - {"kinds", "duration"}:
-        raise ValueError(f"a stage of the curriculum has kinds and duration, got {sorted(keys)}.")
+    if keys - {"kinds", "duration", "block_labels"}:
+        raise ValueError(f"a stage of the curriculum has kinds, duration and block_labels, got {sorted(keys)}.")
     if set(kinds) - set(TEMPLATES) or sum(kinds.values()) <= 0:
         raise ValueError(f"kinds must weight some of {sorted(TEMPLATES)}, got {kinds}.")
     if not 0 < duration[0] <= duration[1]:
