@@ -36,7 +36,7 @@ def info_nce(logits: Tensor, positives: Tensor | None = None, exclude: Tensor | 
 
 
 def siglip(logits: Tensor, positives: Tensor | None = None, logit_bias: Tensor | float | None = None) -> Tensor:
-    """Pairwise sigmoid loss (Zhai et al., 2023), `-(1/B) sum_ij log sigmoid(y_ij (z_ij + b))`, for both directions.
+    """Pairwise sigmoid loss (https://arxiv.org/abs/2303.15343): `-(1/B) sum_ij log sigmoid(y_ij (z_ij + b))`, for both directions.
 
     Args:
         logits: (B, N), one row per anchor, without bias.
