@@ -1,5 +1,6 @@
 """Radius of the support vectors: one learnable number, or an MLP on the similarities of each anchor."""
 
+from abc import ABC, abstractmethod
 from typing import Literal
 
 import torch
@@ -41,7 +42,7 @@ class StaticRadius(nn.Module):
         return self.value.to(full_precision(anchor).dtype).expand(len(anchor))
 
 
-class PredictedRadius(nn.Module):
+class PredictedRadius(nn.Module, ABC):
     """Three-layer MLP from features of an anchor's similarities to its radius; subclasses define the features.
 
     The output is linear, so that both sides of `radius_constraint` can act. The last layer starts with weight 0 and bias
@@ -55,9 +56,9 @@ class PredictedRadius(nn.Module):
         nn.init.constant_(layers[2].bias, radius_init)
         self.mlp = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
 
+    @abstractmethod
     def features(self, similarities: Tensor, valid: Tensor) -> Tensor:
         """Map the output of `positive_first` to the input of the MLP, (B, features)."""
-        raise NotImplementedError
 
     def forward(self, similarities: Tensor, valid: Tensor) -> Tensor:
         """Predict radii (B,) from the output of `positive_first`.
