@@ -22,6 +22,9 @@ class ModelArguments:
     )
     audio_model: str = field(default="ced-base", metadata={"help": "CED size (random weights), folder or Hub id."})
     audio_config: dict | None = field(default=None, metadata={"help": "Fields of CedConfig for random weights."})
+    features: dict | None = field(
+        default=None, metadata={"help": "Fields of SupClapFeatureExtractor for random weights."}
+    )
     projection_dim: int = field(default=1024, metadata={"help": "Size of the joint embedding."})
     logit_scale_init_value: float = field(default=2.6592600369327783, metadata={"help": "Initial log(1/temperature)."})
     logit_bias_init_value: float | None = field(default=None, metadata={"help": "Initial bias, for siglip."})

@@ -46,7 +46,7 @@ def build_processor(args: ModelArguments) -> SupClapProcessor:
     if args.text_model is None:
         raise RecipeError("model section: set text_model (a text encoder) or model (a SupCLAP model to go on from).")
     tokenizer = AutoTokenizer.from_pretrained(resolve_model_path(args.text_model))
-    return SupClapProcessor(feature_extractor=SupClapFeatureExtractor(), tokenizer=tokenizer)
+    return SupClapProcessor(feature_extractor=SupClapFeatureExtractor(**args.features or {}), tokenizer=tokenizer)
 
 
 def build_model(args: ModelArguments) -> SupClapModel:

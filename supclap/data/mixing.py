@@ -43,6 +43,8 @@ class SceneMixer:
         noise_db: Range of the level of a noise floor below the sound in front, in dB; none when omitted.
         pairs: `"all"` combinations of labels, or only those that are `"seen"` in training or kept `"unseen"`.
         unseen_fraction: Share of the combinations that are kept unseen, chosen by a hash of the two labels.
+        unseen_labels: Keep the combinations of any two of these labels unseen, and no others; instead of
+            `unseen_fraction`.
         augment: Changes a recording before it is mixed, called as `augment(waveform, rng)`.
         distinct: Whether no two scenes may have the same meaning; for evaluation.
         seed: Seed of all choices.
@@ -66,6 +68,7 @@ class SceneMixer:
         noise_db: tuple[float, float] | None = None,
         pairs: str = "all",
         unseen_fraction: float = 0.2,
+        unseen_labels: Sequence[str] | None = None,
         augment=None,
         distinct: bool = False,
         seed: int = 0,
@@ -102,7 +105,7 @@ class SceneMixer:
             (a, b)
             for a in labels
             for b in labels
-            if a != b and (pairs == "all" or (pairs == "unseen") == is_unseen(a, b, unseen_fraction))
+            if a != b and (pairs == "all" or (pairs == "unseen") == is_unseen(a, b, unseen_fraction, unseen_labels))
         ]
         if not self.pairs and any(self.kinds.get(kind, 0) for kind in ("sequence", "background")):
             raise ValueError(f"{len(labels)} labels give no {pairs} pair to mix; the labels are {labels}.")
@@ -243,8 +246,12 @@ def _check_stage(kinds: dict[str, float], duration: tuple[float, float], keys: s
         raise ValueError(f"duration must be (shortest, longest) in seconds, got {duration}.")
 
 
-def is_unseen(label_a: str, label_b: str, fraction: float) -> bool:
-    """Whether a combination of two labels, in any order, is kept out of training."""
+def is_unseen(label_a: str, label_b: str, fraction: float, labels: Sequence[str] | None = None) -> bool:
+    """Whether a combination of two labels, in any order, is kept out of training: one of two of `labels`, or else one
+    of a share of all combinations.
+    """
+    if labels is not None:
+        return label_a in labels and label_b in labels
     return stable_hash(*sorted((label_a, label_b))) % 10_000 < fraction * 10_000
 
 
