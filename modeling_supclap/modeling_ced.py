@@ -96,7 +96,14 @@ class CedPatchEmbed(nn.Module):
         )
 
     def forward(self, spectrogram: torch.Tensor) -> torch.Tensor:
-        return self.proj(spectrogram[:, None])
+        size = self.proj.kernel_size[0]
+        if self.proj.stride != (size, size):
+            return self.proj(spectrogram[:, None])
+        # Patches without overlap: the same products as one linear map, whose backward pass is much faster on CPUs.
+        time = spectrogram.shape[-1] // size
+        patches = spectrogram[..., : time * size].unflatten(-1, (time, size)).unflatten(1, (-1, size))
+        patches = patches.transpose(2, 3).flatten(3)  # (batch, frequency, time, size * size)
+        return nn.functional.linear(patches, self.proj.weight.flatten(1), self.proj.bias).permute(0, 3, 1, 2)
 
 
 class CedPreTrainedModel(PreTrainedModel):

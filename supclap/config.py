@@ -22,6 +22,12 @@ class ModelArguments:
     )
     audio_model: str = field(default="ced-base", metadata={"help": "CED size (random weights), folder or Hub id."})
     audio_config: dict | None = field(default=None, metadata={"help": "Fields of CedConfig for random weights."})
+    attn_implementation: str | None = field(
+        default=None,
+        metadata={
+            "help": "Attention of the audio encoder in training: eager, sdpa, flash_attention_2; the default if null."
+        },
+    )
     features: dict | None = field(
         default=None, metadata={"help": "Fields of SupClapFeatureExtractor for random weights."}
     )

@@ -71,6 +71,8 @@ def build_model(args: ModelArguments) -> SupClapModel:
             logit_scale_init_value=args.logit_scale_init_value,
             logit_bias_init_value=args.logit_bias_init_value,
         )
+    if args.attn_implementation is not None:
+        model.audio_model.set_attn_implementation(args.attn_implementation)
     model.text_model.requires_grad_(not args.freeze_text)
     model.audio_model.requires_grad_(not args.freeze_audio)
     if args.frozen_text_layers is not None:

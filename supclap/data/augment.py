@@ -1,6 +1,7 @@
 """Augmentation for training: of waveforms before mixing, of spectrograms in the collator. Never used in evaluation."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -25,15 +26,21 @@ class WaveformAugment:
     def __call__(self, waveform: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         speed = int(self.speeds[rng.integers(len(self.speeds))])
         if speed != 100:
-            from torchaudio.functional import resample
-
-            waveform = resample(torch.from_numpy(waveform), speed, 100).numpy()
+            waveform = _resampler(speed)(torch.from_numpy(waveform)).numpy()
         if self.roll:
             waveform = np.roll(waveform, rng.integers(len(waveform)))
         if self.noise_db is not None:
             level = np.sqrt(np.mean(np.square(waveform))) * 10 ** (-rng.uniform(*self.noise_db) / 20)
             waveform = waveform + level * rng.standard_normal(len(waveform), np.float32)
         return (waveform * 10 ** (rng.uniform(-self.gain_db, self.gain_db) / 20)).astype(np.float32)
+
+
+@cache
+def _resampler(speed: int) -> torch.nn.Module:
+    """Changes the speed to so many percent; kept, because its filter takes as long to make as to apply."""
+    from torchaudio.transforms import Resample
+
+    return Resample(speed, 100)
 
 
 @dataclass

@@ -109,6 +109,8 @@ class SceneMixer:
         ]
         if not self.pairs and any(self.kinds.get(kind, 0) for kind in ("sequence", "background")):
             raise ValueError(f"{len(labels)} labels give no {pairs} pair to mix; the labels are {labels}.")
+        self._noise_floor: np.ndarray | None = None
+        self._block_meanings = lru_cache(maxsize=8)(self._draw_block_meanings)
         self._load = lru_cache(maxsize=4096)(self._load_uncached)
         self._plan = self._distinct_plan(labels) if distinct else None
 
@@ -203,17 +205,17 @@ class SceneMixer:
         names = sorted(kinds)
         weights = np.array([kinds[name] for name in names], dtype=float)
         kind = names[rng.choice(len(names), p=weights / weights.sum())]
-        labels, pairs = self._block_meanings(index // self.block)
+        labels, pairs = self._block_meanings(self.epoch, index // self.block)
         if kind in ALONE or not pairs:
             return kind if kind in ALONE else "single", labels[rng.integers(len(labels))], None
         return kind, *pairs[rng.integers(len(pairs))]
 
-    def _block_meanings(self, block: int) -> tuple[list[str], list[tuple[str, str]]]:
+    def _draw_block_meanings(self, epoch: int, block: int) -> tuple[list[str], list[tuple[str, str]]]:
         """The labels of a block, and the pairs of them that may be mixed."""
         labels, count = sorted(self.takes), self._stage("block_labels")
         if count is None or count >= len(labels):
             return labels, self.pairs
-        rng = np.random.default_rng([self.seed, self.epoch, block, stable_hash("labels")])
+        rng = np.random.default_rng([self.seed, epoch, block, stable_hash("labels")])
         chosen = rng.choice(labels, count, replace=False).tolist()
         return chosen, [pair for pair in self.pairs if pair[0] in chosen and pair[1] in chosen]
 
@@ -228,10 +230,19 @@ class SceneMixer:
         level = np.sqrt(np.mean(np.square(wave)))
         return wave / level if level > 0 else wave
 
+    def _noise(self, length: int, rng: np.random.Generator) -> np.ndarray:
+        """White noise at unit level, cut from a stretch that is drawn once: drawing takes longer than all the mixing."""
+        if self._noise_floor is None:
+            longest = max(stage.get("duration", self.duration)[1] for stage in [{}, *self.curriculum])
+            size = 4 * int(longest * self.sampling_rate)
+            self._noise_floor = np.random.default_rng(self.seed).standard_normal(size, np.float32)
+        start = rng.integers(len(self._noise_floor) - length)
+        return self._noise_floor[start : start + length]
+
     def _finish(self, scene: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Sets the level, adds the noise floor and keeps the peak in range."""
         if self.noise_db is not None:
-            scene = scene + 10 ** (-rng.uniform(*self.noise_db) / 20) * rng.standard_normal(len(scene), np.float32)
+            scene = scene + np.float32(10 ** (-rng.uniform(*self.noise_db) / 20)) * self._noise(len(scene), rng)
         scene = scene * 10 ** (rng.uniform(*self.level_db) / 20)
         peak = np.abs(scene).max()
         return (scene / max(peak, 1.0)).astype(np.float32)
