@@ -200,6 +200,10 @@ class AudioIndex:
     def __len__(self) -> int:
         return sum(map(len, self._exact.values()))
 
+    def paths(self) -> list[str]:
+        """All files, sorted."""
+        return sorted(path for paths in self._exact.values() for path in paths)
+
     def find(self, *names: str) -> str | None:
         """Path of the first of the names that there is a file for.
 

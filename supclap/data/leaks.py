@@ -79,16 +79,19 @@ def leaked_recordings(name: str, folder: str | Path) -> set[str]:
     return read_leak_list(found[0])
 
 
-def exclude_leaks(rows: Sequence[dict], names: Iterable[str], folder: str | Path) -> Rows | LazyRows:
+def exclude_leaks(
+    rows: Sequence[dict], names: Iterable[str], folder: str | Path, where: str = "the training data"
+) -> Rows | LazyRows:
     """Rows whose recording no list names; those left out are noted in `removed`.
 
     Args:
         rows: Training rows with `recording`.
         names: Evaluation sets, or paths of leak lists.
         folder: Where published lists are looked for.
+        where: What messages call the rows.
 
     Raises:
-        DataError: A list is missing, or no row says what it was cut from, so that nothing can be told.
+        DataError: A list is missing, no row says what it was cut from, so that nothing can be told, or all rows leak.
     """
     leaked: dict[str, str] = {}
     for name in names:
@@ -104,7 +107,12 @@ def exclude_leaks(rows: Sequence[dict], names: Iterable[str], folder: str | Path
         else:
             kept.append(index)
     if unknown == len(rows):
-        raise DataError("exclude_leaks_of: no row says what recording it was cut from, so leaks cannot be told.")
+        raise DataError(
+            f"exclude_leaks_of: no clip of {where} says what recording it was cut from, so leaks cannot be told. Give "
+            "the rows a `recording` (group_column, or the metadata of the corpus)."
+        )
+    if unknown:
+        print(f"{where}: {unknown} of {len(rows)} clips do not say what they were cut from; leaks among them stay")
     if not kept:
-        raise DataError("exclude_leaks_of: every clip is on a leak list; nothing is left to train on.")
+        raise DataError(f"exclude_leaks_of: every clip of {where} is on a leak list; nothing is left to train on.")
     return select(rows, kept, removed)

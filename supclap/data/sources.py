@@ -69,7 +69,7 @@ def load_splits(args: "DataArguments") -> dict[str, Sequence[dict]]:
         rows = _without(rows, held_out)
         if args.exclude_leaks_of:
             folder = args.leak_lists or args.data_dir
-            rows = exclude_leaks(rows, args.exclude_leaks_of, folder)
+            rows = exclude_leaks(rows, args.exclude_leaks_of, folder, name)
         parts[name] = drop_undecodable(rows, name, args.skip_bad)
     for split in EVALUATED:
         if split in splits:

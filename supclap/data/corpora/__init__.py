@@ -68,7 +68,7 @@ def load_corpus(
     else:
         rows = accept_rows((row for part in parts for row in part), where, str(folder), skip_bad)
     names = list(exclude_leaks_of)
-    return exclude_leaks(rows, names, leak_lists or folder) if names else rows
+    return exclude_leaks(rows, names, leak_lists or folder, where) if names else rows
 
 
 def corpus_module(name: str):

@@ -15,7 +15,7 @@ from .common import LABEL_TEMPLATE, label_caption
 
 SPLITS: dict[str, str] = {}  # any
 ALIASES: dict[str, str] = {}
-_FOLDERS = {"train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+FOLDERS = {"train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 METADATA = tuple(f"metadata{suffix}" for suffix in (".csv", ".jsonl", ".parquet"))
 
 
@@ -41,7 +41,7 @@ def load(
         language: Language of the captions where the metadata has no column `language`.
         licence: Licence where the metadata has no column `licence`.
     """
-    own = [folder / name for name in _FOLDERS.get(split, (split,)) if (folder / name).is_dir()]
+    own = [folder / name for name in FOLDERS.get(split, (split,)) if (folder / name).is_dir()]
     if not own and split != "train":
         raise DataError(f"{str(folder)!r} has no folder {split!r}.")
     place = own[0] if own else folder
