@@ -26,6 +26,7 @@ def main(argv: list[str] | None = None) -> dict:
 
     from supclap import recipe
     from supclap.callbacks import ShortProgressCallback, TrainingCurvesCallback
+    from supclap.data.manifest import build_manifest
     from supclap.data.sources import load_splits
     from supclap.report import evaluate_and_report
     from supclap.trainer import SupClapTrainer
@@ -59,6 +60,7 @@ def main(argv: list[str] | None = None) -> dict:
         train_dataset=train_data,
         eval_dataset=evaluation.get("validation"),
         callbacks=[TrainingCurvesCallback()],
+        manifest=build_manifest(splits, data_args.content_hashes),
     )
     if not training_args.disable_tqdm:
         trainer.remove_callback(ProgressCallback)

@@ -10,7 +10,9 @@ from importlib import import_module
 
 
 # name -> (module, what it does in one line)
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "data": ("supclap.data.command", "Check a data set, or write it as shards."),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -45,12 +45,37 @@ class ModelArguments:
 class DataArguments:
     """The `data` section: where the clips are, how they are split, what is done to them in training."""
 
+    corpus: str | None = field(
+        default=None, metadata={"help": "A corpus by name (audiocaps, clotho, …) in place of tables; in data_dir."}
+    )
+    corpus_options: dict | None = field(default=None, metadata={"help": "Options of the corpus, by its module."})
+    corpora: list | None = field(
+        default=None, metadata={"help": "Mixture to train on: corpus, data_dir, splits, weight, options of each."}
+    )
+    epoch_size: int | None = field(default=None, metadata={"help": "Clips of an epoch of a mixture; all when null."})
+    skip_bad: bool = field(
+        default=False, metadata={"help": "Leave clips without usable audio or captions out, counted and listed."}
+    )
+    exclude_leaks_of: list | None = field(
+        default=None, metadata={"help": "Evaluation sets (or leak lists) whose recordings are not trained on."}
+    )
+    leak_lists: str | None = field(
+        default=None, metadata={"help": "Folder of published leak lists; data_dir if null."}
+    )
+    language_weights: dict | None = field(
+        default=None, metadata={"help": "Weight of each language in the draw of a caption; all alike if null."}
+    )
+    content_hashes: bool = field(
+        default=True, metadata={"help": "Hash the audio for the manifest, which reads all of it once."}
+    )
     data_dir: str | None = field(default=None, metadata={"help": "Folder of the clips and their metadata."})
     train_file: str | None = field(default=None, metadata={"help": "CSV or JSON lines of the training clips."})
     validation_file: str | None = field(default=None, metadata={"help": "The same for validation."})
     test_file: str | None = field(default=None, metadata={"help": "The same for the final test."})
     split_column: str | None = field(default=None, metadata={"help": "Column that assigns clips to splits."})
-    train_splits: list | None = field(default=None, metadata={"help": "Its values for training."})
+    train_splits: list | None = field(
+        default=None, metadata={"help": "Its values for training; of a corpus, the splits or folds."}
+    )
     validation_splits: list | None = field(default=None, metadata={"help": "Its values for validation."})
     test_splits: list | None = field(default=None, metadata={"help": "Its values for the test."})
     audio_column: str = field(default="file_name", metadata={"help": "Column of the file, relative to the metadata."})

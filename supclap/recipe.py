@@ -105,7 +105,7 @@ def build_training_data(rows: list[dict], args: DataArguments, seed: int, sampli
         # recordings are augmented one by one, before they are mixed
         rows = SceneMixer(rows, augment=augment, seed=seed, sampling_rate=sampling_rate, **args.scenes)
         augment = None
-    return CaptionedClips(rows, sampling_rate, args.max_duration, augment, seed)
+    return CaptionedClips(rows, sampling_rate, args.max_duration, augment, seed, args.language_weights)
 
 
 def build_evaluation_data(rows: list[dict], scenes: dict | None, sampling_rate: int) -> Sequence[dict]:

@@ -10,6 +10,7 @@ from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, rotate_checkpoints
 
 from supclap.data.collator import ContrastiveCollator
+from supclap.data.manifest import save_manifest
 from supclap.data.sampler import LengthGroupedSampler
 from supclap.evaluation.embed import embed_audio, embed_texts
 from supclap.evaluation.intervals import metrics_with_intervals
@@ -48,11 +49,14 @@ class SupClapTrainer(Trainer):
         eval_dataset: Rows with all their captions, e.g. a list or a `datasets.Dataset` in the row format.
         processing_class: The processor.
         data_collator: [`~supclap.data.collator.ContrastiveCollator`] of the processor when omitted.
+        manifest: What the model is trained on, saved beside every checkpoint; see
+            [`~supclap.data.manifest.build_manifest`].
     """
 
     loss_is_scaled_for_ga = False
 
-    def __init__(self, model=None, args=None, processing_class=None, data_collator=None, **kwargs):
+    def __init__(self, model=None, args=None, processing_class=None, data_collator=None, manifest=None, **kwargs):
+        self.manifest = manifest
         if args.freeze_temperature:
             model.logit_scale.requires_grad_(False)
         if args.objective == "siglip" and model.logit_bias is None:
@@ -179,6 +183,11 @@ class SupClapTrainer(Trainer):
         return torch.stack(clips), torch.cat(texts), text_to_audio, list(labels)
 
     # ---- Checkpoints ----
+
+    def _save(self, output_dir: str | None = None, state_dict=None) -> None:
+        super()._save(output_dir, state_dict)
+        if self.manifest is not None:
+            save_manifest(self.manifest, output_dir or self.args.output_dir)
 
     def _get_output_dir(self, trial) -> str:
         folder = super()._get_output_dir(trial)

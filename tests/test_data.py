@@ -89,7 +89,7 @@ def test_captions_by_label_make_a_class_one_group(folder):
 
 def test_missing_audio_is_named_by_row(folder):
     (folder / "1.wav").unlink()
-    with pytest.raises(DataError, match="1 of 2 files do not exist: row 1: '1.wav'"):
+    with pytest.raises(DataError, match=r"1 of 2 audio files are missing .*: row 1 \(id '001'\): '1.wav'"):
         load_splits(arguments(folder))
 
 

@@ -1,18 +1,21 @@
 """The row format of all data, and the data set that turns rows into training samples.
 
 A row is a dictionary with `id` (unique clip id), `audio` (path, bytes or `{"array", "sampling_rate"}`, decoded late),
-`captions` (one to any number of strings), and optionally `label`, `group`, `source`, `licence`. Rows of one `group`
-(the `id` when absent) say the same thing and are never negatives of each other.
+`captions` (one to any number of strings), and optionally `language` (one code per caption, or one for all), `label` or
+`labels`, `group`, `recording` (what the clip was cut from), `duration` in seconds, `source`, `author`, `licence`. Rows
+of one `group` (the `id` when absent) say the same thing and are never negatives of each other.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
 from processing_supclap.audio_supclap import load_waveform
+
+from .rows import without_audio
 
 
 def stable_hash(*parts: object) -> int:
@@ -34,6 +37,42 @@ def check_row(row: dict, index: int) -> None:
     for caption in captions:
         if not isinstance(caption, str) or not caption.strip():
             raise ValueError(f"{name} has the caption {caption!r}; captions must be non-empty strings.")
+    language = row.get("language")
+    if isinstance(language, list) and len(language) != len(captions):
+        raise ValueError(f"{name} has {len(language)} languages for {len(captions)} captions.")
+
+
+def caption_languages(row: dict) -> list[str | None]:
+    """The language of each caption of a row; `None` where the row says none."""
+    language = row.get("language")
+    return list(language) if isinstance(language, list) else [language] * len(row["captions"])
+
+
+def draw_caption(row: dict, rng: np.random.Generator, weights: Mapping[str, float] | None = None) -> int:
+    """Index of a caption of the row: any of them alike, or first a language by its weight and then one in it.
+
+    Args:
+        row: A row.
+        rng: Generator of the draw.
+        weights: Weight of each language; of those that the row has, they are made to sum to 1.
+
+    Raises:
+        ValueError: No caption of the row is in a language that has a weight.
+    """
+    if weights is None:
+        return int(rng.integers(len(row["captions"])))
+    by_language: dict[str | None, list[int]] = {}
+    for index, language in enumerate(caption_languages(row)):
+        if weights.get(language, 0) > 0:
+            by_language.setdefault(language, []).append(index)
+    if not by_language:
+        raise ValueError(
+            f"clip {row['id']!r} has captions in {sorted(set(map(str, caption_languages(row))))}, and language_weights "
+            f"weights {sorted(weights)}. Add the language, or leave such clips out."
+        )
+    languages = sorted(by_language, key=str)
+    share = np.array([weights[language] for language in languages], dtype=float)
+    return int(rng.choice(by_language[languages[rng.choice(len(languages), p=share / share.sum())]]))
 
 
 class CaptionedClips(Dataset):
@@ -45,6 +84,7 @@ class CaptionedClips(Dataset):
         max_duration: Longer clips are cropped at random to so many seconds.
         augment: Changes a waveform, called as `augment(waveform, rng)`.
         seed: Seed of the caption draw, the crop and the augmentation.
+        language_weights: Weight of each language in the draw of a caption; all captions alike when omitted.
     """
 
     def __init__(
@@ -54,6 +94,7 @@ class CaptionedClips(Dataset):
         max_duration: float | None = None,
         augment=None,
         seed: int = 0,
+        language_weights: Mapping[str, float] | None = None,
     ):
         if not len(rows):
             raise ValueError("No rows to train on.")
@@ -62,6 +103,7 @@ class CaptionedClips(Dataset):
         self.max_duration = max_duration
         self.augment = augment
         self.seed = seed
+        self.language_weights = language_weights
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -77,14 +119,15 @@ class CaptionedClips(Dataset):
         """Length of each clip where the rows tell it: mixed scenes, or rows with a `duration`."""
         if hasattr(self.rows, "lengths"):
             return self.rows.lengths
-        durations = [row.get("duration") for row in self.rows]
+        durations = [without_audio(self.rows, index).get("duration") for index in range(len(self.rows))]
         return None if None in durations else [float(duration) for duration in durations]
 
     def __getitem__(self, index: int) -> dict:
         row = self.rows[index]
         check_row(row, index)
-        rng = np.random.default_rng([self.seed, self.epoch, stable_hash(row["id"])])
-        caption = row["captions"][rng.integers(len(row["captions"]))]
+        # a clip that a mixture repeats within an epoch is drawn anew
+        rng = np.random.default_rng([self.seed, self.epoch, stable_hash(row["id"]), *row.get("repeat", [])])
+        caption = draw_caption(row, rng, self.language_weights)
         waveform = load_waveform(row["audio"], target_sampling_rate=self.sampling_rate, name=f"clip {row['id']!r}")
         waveform = waveform.numpy()
         if self.max_duration is not None:
@@ -95,7 +138,8 @@ class CaptionedClips(Dataset):
             waveform = self.augment(waveform, rng)
         return {
             "audio": waveform,
-            "text": caption,
+            "text": row["captions"][caption],
+            "language": caption_languages(row)[caption],
             "group": row.get("group") or row["id"],
             "draw": int(rng.integers(2**31)),
         }

@@ -6,6 +6,7 @@ import torch
 
 from .augment import SpectrogramAugment
 from .captions import same_clip_ids
+from .languages import tokenizer_codes
 
 
 @dataclass
@@ -24,12 +25,16 @@ class ContrastiveCollator:
 
     def __call__(self, samples: list[dict]) -> dict[str, torch.Tensor]:
         rate = self.processor.feature_extractor.sampling_rate
+        languages = tokenizer_codes(
+            getattr(self.processor, "tokenizer", None), [sample.get("language") for sample in samples]
+        )
         batch = dict(
             self.processor(
                 audio=[sample["audio"] for sample in samples],
                 text=[sample["text"] for sample in samples],
                 sampling_rate=rate,
                 return_tensors="pt",
+                **({"text_lang": languages} if languages else {}),
             )
         )
         if self.spectrogram_augment is not None:

@@ -1,12 +1,12 @@
 """Scenes from short recordings, with captions that say what happens: for any clip collection with captions."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 
 from processing_supclap.audio_supclap import load_waveform
 
+from .cache import WaveformCache
 from .captions import check_row, stable_hash
 
 
@@ -49,6 +49,7 @@ class SceneMixer:
         distinct: Whether no two scenes may have the same meaning; for evaluation.
         seed: Seed of all choices.
         sampling_rate: Rate of the scenes in Hz.
+        cache_bytes: Bytes of decoded recordings that each process keeps in memory.
 
     Raises:
         ValueError: The rows do not allow the scenes that were asked for; the message says which.
@@ -73,6 +74,7 @@ class SceneMixer:
         distinct: bool = False,
         seed: int = 0,
         sampling_rate: int = 16000,
+        cache_bytes: int = 2**29,
     ):
         self.kinds = dict.fromkeys(("single", "sequence", "background"), 1.0) if kinds is None else dict(kinds)
         self.duration = duration
@@ -111,7 +113,7 @@ class SceneMixer:
             raise ValueError(f"{len(labels)} labels give no {pairs} pair to mix; the labels are {labels}.")
         self._noise_floor: np.ndarray | None = None
         self._block_meanings = lru_cache(maxsize=8)(self._draw_block_meanings)
-        self._load = lru_cache(maxsize=4096)(self._load_uncached)
+        self._load = WaveformCache(self._load_uncached, cache_bytes)
         self._plan = self._distinct_plan(labels) if distinct else None
 
     def _distinct_plan(self, labels: list[str]) -> list[tuple[str, str, str | None]]:

@@ -1,59 +1,28 @@
-"""Rows from files: a folder of clips with a CSV or JSON-lines table."""
+"""The rows of a recipe: from tables of your own, from a corpus, or from a mixture of corpora for training."""
 
-import csv
-import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .captions import check_row
-
-
-class DataError(ValueError):
-    """Data that cannot be used; the message names the file, row or column, and the fix."""
+from .accept import accept_rows
+from .corpora import default_splits, load_corpus
+from .files import DataError
+from .inspection import drop_undecodable
+from .leaks import exclude_leaks
+from .mixture import CorpusMixture
+from .rows import Rows, removed_of, select, without_audio
+from .tables import read_table, table_rows
 
 
 if TYPE_CHECKING:
     from supclap.config import DataArguments
 
 
-def read_table(path: Path) -> list[dict]:
-    """Rows of a CSV or JSON-lines file, read by `datasets` with every CSV value as it stands in the file.
-
-    Raises:
-        DataError: There is no such file, or it has another ending or no rows.
-    """
-    from datasets import Features, Value, load_dataset
-
-    if not path.is_file():
-        raise DataError(f"No table at {str(path)!r}.")
-    kinds = {".csv": "csv", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
-    if path.suffix not in kinds:
-        raise DataError(f"{str(path)!r}: expected one of {', '.join(kinds)}.")
-    options = {}
-    if path.suffix == ".csv":
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            header = next(csv.reader(file), [])
-        # all strings: ids such as "007" or "1e5" stay what they are, and an empty cell is an empty string
-        options = {"features": Features({name: Value("string") for name in header}), "keep_default_na": False}
-    try:
-        rows = load_dataset(kinds[path.suffix], data_files=str(path), split="train", **options).to_list()
-    except Exception as error:  # datasets wraps whatever its readers raise
-        raise DataError(f"{str(path)!r} could not be read, or has no rows: {error.__cause__ or error}") from error
-    return rows
+EVALUATED = ("validation", "test")
+PART_KEYS = ("corpus", "data_dir", "splits", "weight", "options")
 
 
-def _captions(row: dict, columns: list[str]) -> list[str]:
-    """The captions of all columns; a cell may hold one caption or a JSON list of them."""
-    captions = []
-    for column in columns:
-        value = row[column]
-        if isinstance(value, str) and value.lstrip().startswith("["):
-            value = json.loads(value)
-        captions += [value] if isinstance(value, str) else list(value)
-    return captions
-
-
-def to_rows(table: list[dict], folder: Path, args: "DataArguments", name: str) -> list[dict]:
+def to_rows(table: list[dict], folder: Path, args: "DataArguments", name: str) -> Rows:
     """A table in the row format.
 
     Raises:
@@ -61,49 +30,68 @@ def to_rows(table: list[dict], folder: Path, args: "DataArguments", name: str) -
     """
     columns = set(table[0])
     captions_from_label = args.label_captions is not None
-    needed = [args.audio_column, *([] if captions_from_label else args.caption_columns)]
-    needed += [column for column in (args.label_column, args.group_column) if column]
-    absent = [column for column in needed if column not in columns]
+    absent = [column for column in (args.group_column,) if column and column not in columns]
     if absent:
         raise DataError(f"{name} has no column {', '.join(map(repr, absent))}; its columns are {sorted(columns)}.")
-    rows, missing = [], []
-    for index, record in enumerate(table):
-        path = folder / record[args.audio_column]
-        if not path.is_file():
-            missing.append(f"row {index}: {record[args.audio_column]!r}")
-        row = {"id": record.get("id") or record[args.audio_column], "audio": str(path)}
-        if args.label_column:
-            row["label"] = record[args.label_column]
-        if captions_from_label:
-            if row["label"] not in args.label_captions:
-                raise DataError(f"{name}, row {index}: label {row['label']!r} has no entry in label_captions.")
-            row["captions"] = list(args.label_captions[row["label"]])
-            row["group"] = row["label"]  # the captions are the class's, so clips of a class are no negatives
-        else:
-            row["captions"] = _captions(record, args.caption_columns)
-        if args.group_column:
-            row["recording"] = record[args.group_column]
-        row |= {key: record[key] for key in ("source", "licence", "author", "duration") if key in record}
-        check_row(row, index)
-        rows.append(row)
-    if missing:
-        raise DataError(f"{name}: {len(missing)} of {len(table)} files do not exist: {'; '.join(missing[:20])}")
-    return rows
+    groups = {str(record.get("id") or record.get(args.audio_column)): record for record in table}
+
+    def complete() -> Iterator[dict]:
+        caption_columns = [] if captions_from_label else args.caption_columns
+        rows = table_rows(table, folder / Path(name).name, args.audio_column, caption_columns, args.label_column)
+        for index, row in enumerate(rows):
+            if captions_from_label:
+                if row.get("label") not in args.label_captions:
+                    raise DataError(f"{name}, row {index}: label {row.get('label')!r} has no entry in label_captions.")
+                # the captions are the class's, so clips of a class are no negatives
+                row |= {"captions": list(args.label_captions[row["label"]]), "group": row["label"]}
+            if args.group_column:
+                row["recording"] = groups[row["id"]][args.group_column]
+            yield row
+
+    return accept_rows(complete(), name, str(folder), args.skip_bad)
 
 
-def load_splits(args: "DataArguments") -> dict[str, list[dict]]:
+def load_splits(args: "DataArguments") -> dict[str, Sequence[dict]]:
     """The rows of `train`, `validation` and `test`, as far as the arguments name them.
 
-    Training rows of a recording (`group_column`) that also occurs in validation or test are dropped and counted.
+    Training rows of a recording that also occurs in validation or test are dropped and counted, and so are those on
+    the leak lists of `exclude_leaks_of`. Audio that cannot be opened is an error, or with `skip_bad` left out.
     """
+    splits = _corpus_splits(args) if args.corpus is not None else _table_splits(args)
+    held_out = {
+        recording
+        for split in EVALUATED
+        for index in range(len(splits.get(split, ())))
+        if (recording := without_audio(splits[split], index).get("recording")) is not None
+    }
+    parts = {"train": splits["train"]} if args.corpora is None else _parts(args)
+    for name, rows in parts.items():
+        rows = _without(rows, held_out)
+        if args.exclude_leaks_of:
+            folder = args.leak_lists or args.data_dir
+            rows = exclude_leaks(rows, args.exclude_leaks_of, folder, name)
+        parts[name] = drop_undecodable(rows, name, args.skip_bad)
+    for split in EVALUATED:
+        if split in splits:
+            splits[split] = drop_undecodable(splits[split], split, args.skip_bad)
+    if args.corpora is None:
+        return splits | parts
+    weights = {name: part.get("weight") for name, part in zip(parts, args.corpora, strict=True)}
+    if any(weight is None for weight in weights.values()) and any(weights.values()):
+        raise DataError("corpora: give each a weight, or none of them.")
+    mixture = CorpusMixture(parts, weights if any(weights.values()) else None, args.epoch_size)
+    return splits | {"train": mixture}
+
+
+def _table_splits(args: "DataArguments") -> dict[str, Sequence[dict]]:
     if args.data_dir is None:
         raise DataError("data_dir is not set: name the folder of the clips, e.g. --data_dir path/to/clips.")
     folder = Path(args.data_dir)
     if not folder.is_dir():
         raise DataError(f"data_dir {str(folder)!r} is not a folder.")
-    splits = {}
+    splits: dict[str, Sequence[dict]] = {}
     tables: dict[str, list[dict]] = {}
-    for split in ("train", "validation", "test"):
+    for split in ("train", *EVALUATED):
         file = getattr(args, f"{split}_file")
         if file is None:
             continue
@@ -119,13 +107,56 @@ def load_splits(args: "DataArguments") -> dict[str, list[dict]]:
                     f"{path}: no row has {args.split_column} in {sorted(wanted)}, named by {split}_splits."
                 )
         splits[split] = to_rows(table, path.parent, args, str(path))
-    if "train" not in splits:
+    if "train" not in splits and args.corpora is None:
         raise DataError("train_file is not set: name the table of the training clips.")
-    held_out = {
-        row["recording"] for split in ("validation", "test") for row in splits.get(split, []) if "recording" in row
-    }
-    leaks = [row["id"] for row in splits["train"] if row.get("recording") in held_out]
-    if leaks:
-        print(f"dropped {len(leaks)} training clips whose recording is in validation or test: {', '.join(leaks[:20])}")
-        splits["train"] = [row for row in splits["train"] if row.get("recording") not in held_out]
     return splits
+
+
+def _corpus_splits(args: "DataArguments") -> dict[str, Sequence[dict]]:
+    if args.data_dir is None:
+        raise DataError(f"data_dir is not set: name the folder of {args.corpus}.")
+    names = default_splits(args.corpus)
+    splits = {}
+    for split in ("train", *EVALUATED):
+        chosen = getattr(args, f"{split}_splits") or names.get(split)
+        if chosen and not (split == "train" and args.corpora is not None):
+            options = args.corpus_options or {}
+            splits[split] = load_corpus(args.corpus, args.data_dir, chosen, args.skip_bad, **options)
+    if "train" not in splits and args.corpora is None:
+        raise DataError(f"train_splits is not set: name the splits of {args.corpus} to train on, e.g. [1, 2, 3].")
+    return splits
+
+
+def _parts(args: "DataArguments") -> dict[str, Sequence[dict]]:
+    """The corpora of a mixture by name; two of one kind are told apart by their number."""
+    parts = {}
+    for number, part in enumerate(args.corpora):
+        if not isinstance(part, dict) or not {"corpus", "data_dir"} <= set(part) or set(part) - set(PART_KEYS):
+            raise DataError(
+                f"corpora, entry {number}: needs corpus and data_dir, may have {PART_KEYS[2:]}; got {part}."
+            )
+        chosen = part.get("splits") or default_splits(part["corpus"]).get("train") or ["train"]
+        name = part["corpus"] if part["corpus"] not in parts else f"{part['corpus']}-{number}"
+        options = part.get("options") or {}
+        parts[name] = load_corpus(part["corpus"], part["data_dir"], chosen, args.skip_bad, **options)
+    if not parts:
+        raise DataError("corpora is an empty list: name at least one corpus to train on.")
+    return parts
+
+
+def _without(rows: Sequence[dict], held_out: set) -> Sequence[dict]:
+    """Rows whose recording is not held out for evaluation; those left out are noted, and said."""
+    kept, leaks = [], []
+    for index in range(len(rows)):
+        row = without_audio(rows, index)
+        if row.get("recording") in held_out:
+            leaks.append({"id": row["id"], "reason": f"leak: {row['recording']} is in validation or test"})
+        else:
+            kept.append(index)
+    if not leaks:
+        return rows
+    named = ", ".join(item["id"] for item in leaks[:20])
+    print(f"dropped {len(leaks)} training clips whose recording is in validation or test: {named}")
+    if not kept:
+        raise DataError("Every training clip is cut from a recording of validation or test; nothing is left.")
+    return select(rows, kept, [*removed_of(rows), *leaks])

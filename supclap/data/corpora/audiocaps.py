@@ -1,0 +1,97 @@
+"""AudioCaps, versions 1 and 2, its translations, and the forms of it that WavCaps and ML-CLAP publish.
+
+Official: `train.csv`, `val.csv`, `test.csv` with one row a caption, the rows of a clip not next to each other. A
+translation is a file of the same columns in a folder named by its language: `ja/test.csv`.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ..files import AudioIndex, DataError, first_existing, read_csv
+from .common import json_rows, numbered, whole_number, youtube_id, youtube_names
+
+
+SPLITS = {"train": "train", "validation": "val", "test": "test"}
+ALIASES = {"val": "validation"}
+LICENCE = "captions MIT; audio under the terms of its YouTube video"
+
+
+def load(
+    folder: Path,
+    split: str,
+    annotations: str | None = None,
+    audio_dir: str | None = None,
+    version: int | None = None,
+    languages: Sequence[str] = ("en",),
+) -> Iterator[dict]:
+    """Rows of a split.
+
+    Args:
+        folder: The folder of the corpus.
+        split: `train`, `validation` or `test`.
+        annotations: File of the captions, relative to the folder; CSV or JSON, looked for when omitted.
+        audio_dir: Folder of the audio, relative to the folder; all of it when omitted.
+        version: 1 or 2, where both lie in the folder.
+        languages: Languages of the captions. `en` is the split's own file, another one lies in its folder.
+    """
+    name = SPLITS[split]
+    index = AudioIndex(folder / (audio_dir or ""))
+    places = {None: ("", "dataset/", "csv_files/", "v1/"), 1: ("v1/", "dataset/", ""), 2: ("v2/", "dataset2.0/", "")}
+    if version not in places:
+        raise DataError(f"AudioCaps has the versions 1 and 2, not {version!r}.")
+    if version is None and (folder / "dataset2.0").is_dir() and (folder / "dataset").is_dir():
+        raise DataError(f"{str(folder)!r} holds both versions of AudioCaps: choose one with `version`.")
+    files = [f"{place}{name}.csv" for place in places[version]]
+    files += [f"{name}.json", f"retrieval_json_files/{name}.json", f"AudioCaps_{name}.json"]
+    clips: dict[str, dict] = {}
+    for language in languages:
+        own = files if language == "en" else []
+        path = (
+            folder / annotations
+            if annotations
+            else first_existing(folder, [f"{language}/{name}.csv", *own], f"{language} captions of AudioCaps {split}")
+        )
+        if annotations and language != languages[0]:
+            path = first_existing(folder, [f"{language}/{name}.csv"], f"{language} captions of AudioCaps {split}")
+        for row in _rows(path, index, language):
+            known = clips.setdefault(row["id"], {**row, "captions": [], "language": []})
+            known["captions"] += row["captions"]
+            spoken = row["language"]
+            known["language"] += spoken if isinstance(spoken, list) else [spoken] * len(row["captions"])
+    yield from clips.values()
+
+
+def _rows(path: Path, index: AudioIndex, language: str) -> Iterator[dict]:
+    """One row a line or record; the caller joins those of one clip, wherever they stand."""
+    if path.suffix == ".json":
+        for row in json_rows(path, index, "audiocaps", lambda _: None, language, LICENCE):
+            yield _named(row, _video_of_file(row["file"], str(path)))
+        return
+    head = path.read_bytes()[:200].replace(b"\0", b"")
+    if b"file_name" in head:
+        for line, record in enumerate(read_csv(path, {"file_name": ()}), start=1):
+            captions = [value for _, value in numbered(record)] or [record.get("caption", "")]
+            file = record["file_name"]
+            row = {"file": file, "audio": index.find(file), "captions": captions, "language": language}
+            yield _named(row, _video_of_file(file, f"{path}, row {line}"))
+        return
+    columns = {"youtube_id": ("ytid",), "start_time": ("start",), "caption": ()}
+    for line, record in enumerate(read_csv(path, columns), start=1):
+        where = f"{path}, row {line}"
+        video = youtube_id(record["youtube_id"], where)
+        start = whole_number(record["start_time"], where)
+        names = youtube_names(video, start)
+        if record.get("audiocap_id"):
+            names.append(record["audiocap_id"].strip().removesuffix(".0"))
+        row = {"file": f"{video}.wav", "audio": index.find(*names), "captions": [record["caption"]]}
+        yield _named(row | {"language": language}, video)
+
+
+def _video_of_file(file: str, where: str) -> str:
+    stem = Path(file).stem
+    return youtube_id(stem[1:] if len(stem) == 12 and stem.startswith("Y") else stem, where)
+
+
+def _named(row: dict, video: str) -> dict:
+    own = {"id": f"audiocaps/{video}", "recording": f"youtube:{video}", "source": f"youtube:{video}"}
+    return row | own | {"licence": LICENCE}

@@ -1,0 +1,109 @@
+"""AudioSet: segments of YouTube videos with labels, and captions of some of them where a file has them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..files import AudioIndex, DataError, first_existing, read_csv
+from .common import LABEL_TEMPLATE, captions_of_record, label_caption, read_caption_json, youtube_id, youtube_names
+
+
+SPLITS = {
+    "train": "balanced_train_segments.csv",
+    "unbalanced_train": "unbalanced_train_segments.csv",
+    "strong_train": "audioset_train_strong.tsv",
+    "strong_test": "audioset_eval_strong.tsv",
+    "test": "eval_segments.csv",
+}
+ALIASES = {"balanced_train": "train", "unbalanced": "unbalanced_train", "eval": "test", "evaluation": "test"}
+LICENCE = "labels CC BY 4.0; audio under the terms of its YouTube video"
+
+
+def load(
+    folder: Path,
+    split: str,
+    annotations: str | None = None,
+    audio_dir: str | None = None,
+    captions: str | None = None,
+    template: str = LABEL_TEMPLATE,
+) -> Iterator[dict]:
+    """Rows of a split, with `labels` in the words of the class list.
+
+    Args:
+        folder: The folder of the corpus.
+        split: `train` (balanced), `unbalanced_train`, `test`, or `strong_train`, `strong_test`, whose labels come in
+            the order of their events.
+        annotations: The segments, relative to the folder; the official name when omitted.
+        audio_dir: Folder of the audio, relative to the folder; all of it when omitted.
+        captions: File of captions in the JSON form of WavCaps, relative to the folder; the split is then those clips.
+        template: Caption of the labels where there is no file of captions.
+    """
+    names = label_names(folder)
+    path = folder / annotations if annotations else first_existing(folder, [SPLITS[split]], f"segments of {split}")
+    written = _captions(folder / captions) if captions else None
+    index = AudioIndex(folder / (audio_dir or ""))
+    for where, video, start, end, mids in (_strong if split.startswith("strong") else _segments)(path):
+        unknown = [mid for mid in mids if mid not in names]
+        if unknown:
+            raise DataError(f"{where}: the class list has no {', '.join(unknown)}.")
+        labels = [names[mid] for mid in mids]
+        if written is not None and video not in written:
+            continue
+        yield {
+            "id": f"audioset/{video}_{start}",
+            "file": f"Y{video}.wav",
+            "audio": index.find(*youtube_names(video, start, end)),
+            "captions": written[video] if written else label_caption(template, labels),
+            "language": "en",
+            "labels": labels,
+            "recording": f"youtube:{video}",
+            "source": f"youtube:{video}",
+            "licence": LICENCE,
+        }
+
+
+def label_names(folder: Path) -> dict[str, str]:
+    """Display name of each machine id, from the lists of classes in the folder."""
+    names = {}
+    if (folder / "mid_to_display_name.tsv").is_file():
+        for row in read_csv(folder / "mid_to_display_name.tsv", names=["mid", "display_name"]):
+            names[row["mid"].strip()] = row["display_name"].strip()
+    if (folder / "class_labels_indices.csv").is_file() or not names:
+        path = first_existing(folder, ["class_labels_indices.csv"], "class list of AudioSet")
+        for row in read_csv(path, {"mid": (), "display_name": ()}):
+            names[row["mid"].strip()] = row["display_name"].strip()
+    return names
+
+
+def _segments(path: Path) -> Iterator[tuple[str, str, int, int, list[str]]]:
+    names = ["YTID", "start_seconds", "end_seconds", "positive_labels"]
+    for line, row in enumerate(read_csv(path, names=names, spaced=True), start=1):
+        where = f"{path}, row {line}"
+        start, end = _seconds(row["start_seconds"], where), _seconds(row["end_seconds"], where)
+        mids = [mid.strip() for mid in row["positive_labels"].split(",")]
+        yield where, youtube_id(row["YTID"], where), start, end, mids
+
+
+def _strong(path: Path) -> Iterator[tuple[str, str, int, int, list[str]]]:
+    """Segments of the strong labels: `segment_id` is the video and the start in milliseconds."""
+    events: dict[str, list[tuple[float, str]]] = {}
+    for row in read_csv(path, {"segment_id": (), "start_time_seconds": (), "label": ()}):
+        events.setdefault(row["segment_id"].strip(), []).append((float(row["start_time_seconds"]), row["label"]))
+    for segment, found in events.items():
+        video, _, start = segment.rpartition("_")
+        where = f"{path}, segment {segment!r}"
+        start = _seconds(start, where) // 1000
+        mids = list(dict.fromkeys(mid.strip() for _, mid in sorted(found)))
+        yield where, youtube_id(video, where), start, start + 10, mids
+
+
+def _seconds(text: str, where: str) -> int:
+    try:
+        return int(float(text.replace(",", ".")))
+    except ValueError:
+        raise DataError(f"{where}: {text!r} is no time.") from None
+
+
+def _captions(path: Path) -> dict[str, list[str]]:
+    return {
+        str(record["id"]).removesuffix(".wav")[-11:]: captions_of_record(record) for record in read_caption_json(path)
+    }

@@ -1,0 +1,68 @@
+"""Clotho v1 and v2.1, its DCASE 2023 form (one row a caption), and the JSON form of WavCaps and ML-CLAP.
+
+A file name may occur in two splits, so the audio of a split is looked for in its own folder where there is one. The
+metadata file beside the captions tells the Freesound recording and the licence of a clip.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..files import AudioIndex, first_existing, read_csv
+from .common import freesound, json_rows, numbered
+
+
+SPLITS = {"train": "development", "validation": "validation", "test": "evaluation"}
+ALIASES = {"development": "train", "dev": "train", "val": "validation", "evaluation": "test", "eval": "test"}
+LICENCE = "captions: Tampere University, non-commercial; audio: Creative Commons by clip"
+_SHORT = {"train": "train", "validation": "val", "test": "test"}
+
+
+def load(folder: Path, split: str, annotations: str | None = None, audio_dir: str | None = None) -> Iterator[dict]:
+    """Rows of a split.
+
+    Args:
+        folder: The folder of the corpus.
+        split: `train`, `validation` or `test`.
+        annotations: File of the captions, relative to the folder; CSV or JSON, looked for when omitted.
+        audio_dir: Folder of the audio, relative to the folder; the split's own, else all of it, when omitted.
+    """
+    long, short = SPLITS[split], _SHORT[split]
+    names = [f"clotho_captions_{long}.csv", f"csv_files/{short}.csv", f"{short}.csv", f"{long}_captions.csv"]
+    names += [f"retrieval_json_files/{short}.json", f"{short}.json"]
+    path = folder / annotations if annotations else first_existing(folder, names, f"captions of Clotho {split}")
+    own = [place for place in (long, f"clotho_audio_{long}", f"waveforms/{short}", short) if (folder / place).is_dir()]
+    index = AudioIndex(folder / (audio_dir or (own[0] if own else "")))
+    if path.suffix == ".json":
+        for row in json_rows(path, index, f"clotho/{split}", lambda record: freesound(record["id"]), "en", LICENCE):
+            recording = row["recording"]
+            yield row | {"source": recording or "clotho"}
+        return
+    details = _metadata(folder / f"clotho_metadata_{long}.csv")
+    clips: dict[str, dict] = {}
+    for record in read_csv(path, {"file_name": ("fname", "filename")}):
+        name = record["file_name"]
+        captions = [value for _, value in numbered(record)]
+        captions = captions or [record.get("raw_text") or record.get("text", "")]
+        if name not in clips:
+            detail = details.get(name.strip(), {})
+            recording = freesound(detail.get("sound_id", ""))
+            clips[name] = {
+                "id": f"clotho/{split}/{name.strip()}",
+                "file": name,
+                "audio": index.find(name),
+                "captions": [],
+                "language": "en",
+                "recording": recording,
+                "source": recording or "clotho",
+                "author": detail.get("manufacturer"),
+                "licence": detail.get("license") or LICENCE,
+            }
+        clips[name]["captions"] += captions
+    yield from clips.values()
+
+
+def _metadata(path: Path) -> dict[str, dict]:
+    """What the metadata file says of each clip; it is published in Latin-1."""
+    if not path.is_file():
+        return {}
+    return {row["file_name"].strip(): row for row in read_csv(path, {"file_name": ()}, fallback="latin-1")}

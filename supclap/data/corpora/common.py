@@ -1,0 +1,130 @@
+"""What the corpora share: ids, captions, templates, and the JSON form of WavCaps and ML-CLAP."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+
+from ..files import AudioIndex, DataError, read_json
+
+
+YOUTUBE_ID = re.compile(r"[A-Za-z0-9_-]{11}")
+NUMBER = re.compile(r"\d+")
+LABEL_TEMPLATE = "This is a sound of {}."
+
+
+def youtube_id(text: str, where: str) -> str:
+    """The id, or a [`DataError`] where a spreadsheet has made something else of it (`-abc…` becomes `#NAME?`)."""
+    text = text.strip()
+    if not YOUTUBE_ID.fullmatch(text):
+        raise DataError(
+            f"{where}: {text!r} is no YouTube id (11 letters, digits, '-' or '_'). A spreadsheet may have rewritten "
+            "it; take the file as it was published."
+        )
+    return text
+
+
+def whole_number(text: str | int | float, where: str) -> int:
+    """An integer that a spreadsheet may have saved as `30.0`, `30,0` or `0030`."""
+    try:
+        value = float(str(text).strip().replace(",", "."))
+    except ValueError:
+        value = 0.5
+    if value != int(value):
+        raise DataError(f"{where}: {text!r} is no whole number.")
+    return int(value)
+
+
+def freesound(text: str | int) -> str | None:
+    """The recording of a Freesound number; `None` where there is none ("Not found")."""
+    text = str(text).strip().removesuffix(".0")
+    return f"freesound:{int(text)}" if NUMBER.fullmatch(text) else None
+
+
+def youtube_names(video: str, start: int, end: int | None = None) -> list[str]:
+    """The names that download tools give the clip of a video, without a suffix."""
+    end = start + 10 if end is None else end
+    parts = [f"{start:06d}", f"{start}", f"{start * 1000}", f"{start}_{end}", f"{start * 1000}_{end * 1000}"]
+    own = [f"{video}_{part}" for part in [*parts, f"{start}.000", f"{start:.1f}"]] + [video]
+    return own + [f"Y{name}" for name in own]
+
+
+def spoken(label: str) -> str:
+    """A class name as words: `clock_alarm` becomes `clock alarm`."""
+    return label.replace("_", " ").strip()
+
+
+def label_caption(template: str, labels: Sequence[str]) -> list[str]:
+    """The caption of a classification clip: its labels as words in the template."""
+    if "{}" not in template:
+        raise DataError(f"template {template!r} has no {{}} for the label.")
+    return [template.replace("{}", ", ".join(map(spoken, labels)))]
+
+
+def numbered(record: dict, prefix: str = "caption_") -> list[tuple[str, str]]:
+    """`(number, value)` of `caption_1`, `caption_2`, … in the order of their numbers."""
+    keys = [key for key in record if key.startswith(prefix) and key.removeprefix(prefix).isdigit()]
+    numbers = sorted((key.removeprefix(prefix) for key in keys), key=int)
+    return [(number, record[prefix + number]) for number in numbers]
+
+
+def read_caption_json(path: Path) -> list[dict]:
+    """Records of the JSON form of WavCaps and ML-CLAP: `{"data": [{"id", "caption" or "caption_1", …}]}`.
+
+    Raises:
+        DataError: Another form, a record without an id or a caption, or another number of records or captions than
+            the file itself says.
+    """
+    content = read_json(path)
+    data = content.get("data") if isinstance(content, dict) else None
+    if not isinstance(data, list) or not data:
+        raise DataError(f"{path}: expected {{'data': [...]}} with one record a clip.")
+    number = content.get("num_captions_per_audio")
+    for index, record in enumerate(data):
+        where = f"{path}, record {index}"
+        if not isinstance(record, dict) or not any(record.get(key) for key in ("id", "wav")):
+            raise DataError(f"{where} has no id.")
+        captions = captions_of_record(record)
+        if not captions or (isinstance(number, int) and number != len(captions)):
+            raise DataError(f"{where} (id {record.get('id')!r}) has {len(captions)} captions, should have {number}.")
+    return data
+
+
+def captions_of_record(record: dict) -> list:
+    """All captions of a record, in order."""
+    captions = [value for _, value in numbered(record)]
+    if not captions and "caption" in record:
+        captions = record["caption"] if isinstance(record["caption"], list) else [record["caption"]]
+    return captions
+
+
+def languages_of_record(record: dict, default: str) -> str | list[str]:
+    """`source_lang_1`, … of ML-CLAP, one a caption; the default where there are none."""
+    return [value for _, value in numbered(record, "source_lang_")] or default
+
+
+def record_names(record: dict) -> list[str]:
+    """Names of the audio of a record. `audio` holds a path on the machine of whoever made the file: only its name."""
+    names = [PurePosixPath(str(record[key])).name for key in ("wav", "id", "audio") if record.get(key)]
+    return [name for name in dict.fromkeys(names) if name != "wav_path"]
+
+
+def json_rows(
+    path: Path, index: AudioIndex, corpus: str, recording, language: str = "en", licence: str | None = None
+) -> Iterator[dict]:
+    """Rows of a file in the JSON form; `recording(record)` tells what a clip was cut from."""
+    for record in read_caption_json(path):
+        names = record_names(record)
+        row = {
+            "id": f"{corpus}/{names[0]}",
+            "file": names[0],
+            "audio": index.find(*names),
+            "captions": captions_of_record(record),
+            "language": languages_of_record(record, language),
+            "recording": recording(record),
+            "source": record.get("href") or record.get("download_link") or corpus,
+            "author": record.get("author"),
+            "licence": licence,
+        }
+        if isinstance(record.get("duration"), int | float):
+            row["duration"] = float(record["duration"])
+        yield row

@@ -1,0 +1,205 @@
+"""Any `datasets.Dataset`: one of the Hub, one saved to disk, or your own, with a mapping of its columns."""
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..accept import clean_captions
+from ..files import DataError
+from ..rows import LazyRows
+from ..tables import PASSED_ON, add_captions, captions_of, find_caption_columns
+from .common import LABEL_TEMPLATE, label_caption
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
+
+SPLITS: dict[str, str] = {}  # any
+ALIASES: dict[str, str] = {}
+
+
+class DatasetRows(LazyRows):
+    """Rows in the row format over a `datasets.Dataset`, made when asked for.
+
+    Args:
+        dataset: The data set. A column of kind `Audio` is not decoded here, so torchcodec is not needed.
+        audio_column: Column of the audio: `Audio`, a path, bytes, or a dict.
+        caption_columns: Columns of captions; each may hold a list. Those of a usual name when omitted.
+        label_column: Column of the class (a `ClassLabel` gives its name), whose template caption stands in where there
+            are no captions.
+        id_column: Column of the clip's id. Rows of one id are one clip, wherever they stand; each row is a clip of its
+            own when omitted.
+        template: Caption of a class.
+        language: Language of the captions where there is no column `language`.
+        licence: Licence where there is no column `licence`.
+        name: What ids and the source are called by.
+
+    Raises:
+        DataError: A column is missing.
+    """
+
+    def __init__(
+        self,
+        dataset: "Dataset",
+        audio_column: str = "audio",
+        caption_columns: Sequence[str] | None = None,
+        label_column: str | None = None,
+        id_column: str | None = None,
+        template: str = LABEL_TEMPLATE,
+        language: str = "en",
+        licence: str | None = None,
+        name: str = "dataset",
+    ):
+        self.mapping = ColumnMapping(
+            dataset, audio_column, caption_columns, label_column, id_column, template, language, licence, name
+        )
+        self.dataset = self.mapping.undecoded(dataset)
+        self._silent = self.dataset.remove_columns([audio_column])
+        self.removed = []
+        self._groups = [[index] for index in range(len(dataset))]
+        if id_column is not None:
+            groups: dict[str, list[int]] = {}
+            for index, clip in enumerate(self._silent[id_column]):
+                groups.setdefault(str(clip), []).append(index)
+            self._groups = list(groups.values())
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __getitem__(self, index: int) -> dict:
+        audio = self.dataset[self._groups[index][0]][self.mapping.audio_column]
+        return self.without_audio(index) | ({} if audio is None else {"audio": audio})
+
+    def without_audio(self, index: int) -> dict:
+        first, *others = (self.mapping.row(self._silent[record], record) for record in self._groups[index])
+        for other in others:
+            add_captions(first, other)
+        return first
+
+    def select(self, indices: Sequence[int], removed: Iterable[dict]) -> "DatasetRows":
+        chosen = copy.copy(self)
+        chosen._groups = [self._groups[index] for index in indices]
+        chosen.removed = list(removed)
+        return chosen
+
+
+class ColumnMapping:
+    """From a record of a data set to a row; the arguments are those of [`DatasetRows`]."""
+
+    def __init__(
+        self, dataset, audio_column, caption_columns, label_column, id_column, template, language, licence, name
+    ):
+        columns = list(dataset.features or dataset.column_names or [])
+        if caption_columns is None:
+            caption_columns = [] if label_column else find_caption_columns(columns, name)
+        wanted = [audio_column, *caption_columns, label_column, id_column]
+        absent = [column for column in wanted if column is not None and column not in columns]
+        if absent:
+            raise DataError(f"{name} has no column {', '.join(map(repr, absent))}; its columns are {sorted(columns)}.")
+        self.audio_column, self.caption_columns = audio_column, list(caption_columns)
+        self.label_column, self.id_column = label_column, id_column
+        self.template, self.name = template, name
+        self.defaults = {"language": language, "licence": licence, "source": name}
+        self.label_names = getattr((dataset.features or {}).get(label_column), "names", None)
+
+    def undecoded(self, dataset):
+        """The data set with its audio as bytes or paths."""
+        from datasets import Audio
+
+        if isinstance((dataset.features or {}).get(self.audio_column), Audio):
+            return dataset.cast_column(self.audio_column, Audio(decode=False))
+        return dataset
+
+    def row(self, record: dict, index: int) -> dict:
+        where = f"{self.name}, row {index}"
+        captions = [caption for name in self.caption_columns for caption in captions_of(record[name], where)]
+        row = self.defaults | {key: record[key] for key in PASSED_ON if record.get(key) not in (None, "")}
+        row["id"] = str(record[self.id_column]) if self.id_column else f"{self.name}/{index}"
+        row["audio"] = record.get(self.audio_column)
+        if self.label_column is not None:
+            label = record[self.label_column]
+            row["label"] = self.label_names[label] if self.label_names and isinstance(label, int) else str(label)
+            if not captions:
+                captions = label_caption(self.template, [row["label"]])
+                row["group"] = row["label"]
+        row["captions"] = clean_captions(captions)
+        return {key: value for key, value in row.items() if value is not None}
+
+
+def stream_rows(dataset: "IterableDataset", **columns) -> Iterator[dict]:
+    """Rows of a streamed data set, each record a clip; the columns are named as for [`DatasetRows`].
+
+    The rows come in the order of the stream, to be read once: for `datasets.load_dataset(..., streaming=True)`.
+    """
+    defaults = {
+        "audio_column": "audio",
+        "caption_columns": None,
+        "label_column": None,
+        "template": LABEL_TEMPLATE,
+        "language": "en",
+        "licence": None,
+        "name": "dataset",
+    }
+    unknown = sorted(set(columns) - set(defaults))
+    if unknown:
+        raise DataError(f"stream_rows has no option {', '.join(unknown)}; its options are {', '.join(defaults)}.")
+    mapping = ColumnMapping(dataset, id_column=None, **(defaults | columns))
+    for index, record in enumerate(mapping.undecoded(dataset)):
+        yield mapping.row(record, index)
+
+
+def load(
+    folder: Path,
+    split: str,
+    audio_column: str = "audio",
+    caption_columns: Sequence[str] | None = None,
+    label_column: str | None = None,
+    id_column: str | None = None,
+    template: str = LABEL_TEMPLATE,
+    language: str = "en",
+    licence: str | None = None,
+    subset: str | None = None,
+    revision: str | None = None,
+) -> DatasetRows:
+    """Rows of a data set.
+
+    Args:
+        folder: Id of a data set of the Hub, or a folder that `Dataset.save_to_disk` wrote.
+        split: Its split.
+        audio_column: As for [`DatasetRows`], with all that follow but the last two.
+        caption_columns: ·
+        label_column: ·
+        id_column: ·
+        template: ·
+        language: ·
+        licence: ·
+        subset: Configuration of a data set of the Hub.
+        revision: Revision of a data set of the Hub.
+
+    Raises:
+        DataError: The data set cannot be loaded, or lacks a column.
+    """
+    import datasets
+
+    try:
+        if folder.is_dir():
+            dataset = datasets.load_from_disk(str(folder))
+            dataset = dataset[split] if isinstance(dataset, datasets.DatasetDict) else dataset
+        else:
+            dataset = datasets.load_dataset(folder.as_posix(), subset, split=split, revision=revision)
+    except KeyError:
+        raise DataError(f"{str(folder)!r} has no split {split!r}; it has {', '.join(dataset)}.") from None
+    except Exception as error:  # datasets wraps whatever its readers raise
+        raise DataError(f"{folder.as_posix()!r} could not be loaded, split {split!r}: {error}") from error
+    return DatasetRows(
+        dataset,
+        audio_column,
+        caption_columns,
+        label_column,
+        id_column,
+        template,
+        language,
+        licence,
+        folder.as_posix(),
+    )

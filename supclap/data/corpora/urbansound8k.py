@@ -1,0 +1,50 @@
+"""UrbanSound8K: labelled clips in ten folds; a split is a fold."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..files import AudioIndex, first_existing, read_csv
+from .common import LABEL_TEMPLATE, freesound, label_caption, whole_number
+
+
+SPLITS = {str(fold): str(fold) for fold in range(1, 11)}
+ALIASES: dict[str, str] = {}
+LICENCE = "CC BY-NC 3.0"
+
+
+def load(
+    folder: Path,
+    split: str,
+    annotations: str | None = None,
+    audio_dir: str | None = None,
+    template: str = LABEL_TEMPLATE,
+) -> Iterator[dict]:
+    """Rows of a fold; clips of a class are no negatives of each other.
+
+    Args:
+        folder: The folder of the corpus.
+        split: The fold, `1` to `10`.
+        annotations: The table, relative to the folder; `metadata/UrbanSound8K.csv` when omitted.
+        audio_dir: Folder of the audio, relative to the folder; all of it when omitted.
+        template: Caption of a label.
+    """
+    names = ["metadata/UrbanSound8K.csv", "UrbanSound8K.csv"]
+    path = folder / annotations if annotations else first_existing(folder, names, "table of UrbanSound8K")
+    index = AudioIndex(folder / (audio_dir or ""))
+    columns = {"slice_file_name": (), "fsID": (), "fold": (), "class": ("class_name",)}
+    for line, row in enumerate(read_csv(path, columns), start=1):
+        if whole_number(row["fold"], f"{path}, row {line}") != int(split):
+            continue
+        label = row["class"].strip()
+        yield {
+            "id": f"urbansound8k/{row['slice_file_name'].strip()}",
+            "file": row["slice_file_name"],
+            "audio": index.find(row["slice_file_name"]),
+            "captions": label_caption(template, [label]),
+            "language": "en",
+            "label": label,
+            "group": f"urbansound8k/{label}",
+            "recording": freesound(row["fsID"]),
+            "source": freesound(row["fsID"]) or "urbansound8k",
+            "licence": LICENCE,
+        }

@@ -1,0 +1,151 @@
+"""WebDataset shards: tar files in which `key.flac` and `key.json` (or `key.txt`) are one clip.
+
+The shards are indexed once and clips are read by their place in them, so that access is random and nothing is copied.
+JSON in the forms of `supclap data prepare` (a row), ML-CLAP (`{"captions": {language: [...]}}`) and LAION
+(`{"text": ...}`) is understood.
+"""
+
+import json
+import tarfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ..accept import clean_captions
+from ..files import AUDIO_SUFFIXES, DataError, name_some, read_json
+from ..rows import LazyRows
+
+
+SPLITS: dict[str, str] = {}  # any
+ALIASES: dict[str, str] = {}
+REPORT = "supclap-shards"
+
+
+class ShardRows(LazyRows):
+    """Rows of shards in the row format; the bytes of a clip are read when its row is asked for.
+
+    Args:
+        clips: `(row without audio, shard, offset in bytes, size in bytes)` of each clip.
+        removed: What was left out.
+    """
+
+    def __init__(self, clips: list[tuple[dict, str, int, int]], removed: Iterable[dict] = ()):
+        self.clips = clips
+        self.removed = list(removed)
+
+    def __len__(self) -> int:
+        return len(self.clips)
+
+    def __getitem__(self, index: int) -> dict:
+        row, shard, offset, size = self.clips[index]
+        with open(shard, "rb") as file:
+            file.seek(offset)
+            data = file.read(size)
+        if len(data) != size:
+            raise DataError(f"{shard} has become shorter since it was indexed. Get it again.")
+        return row | {"audio": data}
+
+    def without_audio(self, index: int) -> dict:
+        return self.clips[index][0]
+
+    def select(self, indices: Sequence[int], removed: Iterable[dict]) -> "ShardRows":
+        return ShardRows([self.clips[index] for index in indices], removed)
+
+
+def load(folder: Path, split: str, language: str = "en", licence: str | None = None) -> ShardRows:
+    """Rows of the shards of a split.
+
+    Args:
+        folder: The folder of the shards.
+        split: The shards `SPLIT-*.tar`, else those in the folder of that name; `train` is all of them where there is
+            neither.
+        language: Language of captions that do not say theirs.
+        licence: Licence of clips that do not say theirs.
+
+    Raises:
+        DataError: No shards, or one that ends early or differs from the report of `supclap data prepare`.
+    """
+    shards = sorted(folder.glob(f"{split}-*.tar")) or sorted((folder / split).glob("*.tar"))
+    if not shards and split == "train":
+        shards = sorted(folder.glob("*.tar"))
+    if not shards:
+        packed = sorted(folder.glob("*.tar.*"))
+        hint = f"; unpack {packed[0].name} first, compressed shards allow no random access" if packed else ""
+        raise DataError(f"No shards {split}-*.tar in {str(folder)!r}{hint}.")
+    check_report(folder / f"{split}.json", shards)
+    clips: list[tuple[dict, str, int, int]] = []
+    seen: dict[str, str] = {}
+    for shard in shards:
+        for row, offset, size in _index(shard, language, licence):
+            # keys are unique in their shard only
+            if seen.setdefault(row["id"], shard.name) != shard.name:
+                row["id"] = f"{shard.stem}/{row['id']}"
+            clips.append((row, str(shard), offset, size))
+    if not clips:
+        raise DataError(f"The shards of {split} in {str(folder)!r} hold no audio.")
+    return ShardRows(clips)
+
+
+def check_report(path: Path, shards: Sequence[Path]) -> None:
+    """Compares shards with the report that `supclap data prepare` wrote with them, if there is one."""
+    if not path.is_file():
+        return
+    report = read_json(path)
+    if not isinstance(report, dict) or report.get("format") != REPORT:
+        return
+    expected = {shard["name"]: shard["bytes"] for shard in report["shards"]}
+    found = {shard.name: shard.stat().st_size for shard in shards}
+    wrong = [
+        f"{name} ({found.get(name, 0)} of {size} bytes)" for name, size in expected.items() if found.get(name) != size
+    ]
+    if wrong:
+        raise DataError(
+            f"{path}: shards are missing or incomplete: {name_some(wrong)}. Run `supclap data prepare` again."
+        )
+
+
+def _index(shard: Path, language: str, licence: str | None):
+    """Row, offset and size of each clip of a shard."""
+    members: dict[str, dict] = {}
+    try:
+        with tarfile.open(shard, "r:") as tar:
+            for member in tar:
+                if not member.isfile():
+                    continue
+                folder, _, file = member.name.rpartition("/")
+                stem, _, suffix = file.partition(".")
+                entry = members.setdefault(f"{folder}/{stem}" if folder else stem, {})
+                suffix = "." + suffix.lower()
+                if suffix in AUDIO_SUFFIXES:
+                    entry["audio"] = (member.offset_data, member.size)
+                elif suffix == ".json":
+                    entry["json"] = json.loads(tar.extractfile(member).read())
+                elif suffix == ".txt":
+                    entry["text"] = tar.extractfile(member).read().decode()
+            # tarfile takes a file that was cut between two members, or inside the last, for a whole one
+            if tar.offset > shard.stat().st_size:
+                raise tarfile.ReadError("unexpected end of data")
+    except (tarfile.TarError, OSError) as error:
+        raise DataError(f"{shard}: {error}. It is no tar file or ends early; get it again.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{shard}: a member is broken ({error}).") from None
+    for key, entry in members.items():
+        if "audio" in entry:
+            yield _row(key, entry, language, licence), *entry["audio"]
+
+
+def _row(key: str, entry: dict, language: str, licence: str | None) -> dict:
+    details = entry.get("json")
+    details = dict(details) if isinstance(details, dict) else {}
+    captions = details.pop("captions", None) or details.pop("caption", None) or details.pop("text", None)
+    captions = captions or entry.get("text") or []
+    spoken = details.pop("language", None) or language
+    if isinstance(captions, dict):  # ML-CLAP
+        spoken = [code for code, texts in captions.items() for _ in texts]
+        captions = [text for texts in captions.values() for text in texts]
+    captions = [captions] if isinstance(captions, str) else captions
+    kept = {name: details[name] for name in KEPT if details.get(name) is not None}
+    row = {"id": str(details.get("id", key)), "captions": clean_captions(captions), "language": spoken}
+    return row | ({"licence": licence} if licence else {}) | kept
+
+
+KEPT = ("label", "labels", "group", "recording", "source", "licence", "author", "duration")

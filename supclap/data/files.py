@@ -1,0 +1,240 @@
+"""Annotation files and folders of audio as people really have them: read whole, or refused with the reason."""
+
+import csv
+import html
+import io
+import json
+import os
+import unicodedata
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+
+# In the order of preference where one clip lies there in several formats.
+AUDIO_SUFFIXES = (".flac", ".wav", ".aif", ".aiff", ".ogg", ".oga", ".opus", ".mp3", ".m4a", ".mp4", ".aac", ".webm")
+# No annotation is longer; a field that is has swallowed the lines after an unbalanced quote.
+LONGEST_FIELD = 10_000
+NAMED = 20
+
+
+class DataError(ValueError):
+    """Data that cannot be used; the message names the file, row or column, and the fix."""
+
+
+def name_some(items: Sequence[str]) -> str:
+    """The first 20 of the items, and how many more there are."""
+    more = f"; … and {len(items) - NAMED} more" if len(items) > NAMED else ""
+    return "; ".join(items[:NAMED]) + more
+
+
+def read_text(path: Path, fallback: str | None = None) -> str:
+    """Text of a file in UTF-8 or UTF-16, with or without a byte-order mark.
+
+    Args:
+        path: The file.
+        fallback: Encoding to use where the file is not UTF-8, for files that are published in it.
+
+    Raises:
+        DataError: No such file, empty, a Git LFS pointer, a web page, an archive, or in another encoding.
+    """
+    if not path.is_file():
+        raise DataError(f"No file at {str(path)!r}.")
+    data = path.read_bytes()
+    head = data[:512].lstrip()
+    if not data.strip():
+        raise DataError(f"{path} is empty. Download it again.")
+    if head.startswith(b"version ") and b"oid sha256:" in head:
+        raise DataError(f"{path} is a Git LFS pointer, not the file itself. Run `git lfs pull` in its repository.")
+    if head[:15].lower().startswith((b"<!doctype html", b"<html")):
+        raise DataError(f"{path} is a web page, not the file itself. Download the raw file.")
+    if head.startswith((b"PK\x03\x04", b"\x1f\x8b", b"7z\xbc\xaf")):
+        raise DataError(f"{path} is an archive or a spreadsheet (xlsx). Unpack it, or save it as CSV UTF-8.")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if fallback:
+            return data.decode(fallback)
+        line = data[: error.start].count(b"\n") + 1
+        raise DataError(
+            f"{path}, line {line}: byte 0x{data[error.start]:02x} is not UTF-8; a spreadsheet may have saved the file "
+            "in its own encoding. Save it as CSV UTF-8, or take the file as it was published."
+        ) from None
+
+
+def read_csv(
+    path: Path,
+    columns: Mapping[str, Sequence[str]] | None = None,
+    names: Sequence[str] | None = None,
+    fallback: str | None = None,
+    spaced: bool = False,
+) -> list[dict[str, str]]:
+    """Rows of a CSV, semicolon- or tab-separated file, every value as it stands in the file.
+
+    Args:
+        path: The file. Lines that start with `#` before the data are left out.
+        columns: Columns that must be there, each with the other names it goes by; case does not matter.
+        names: Names of the columns of a file without a header.
+        fallback: Encoding of files that are not published in UTF-8.
+        spaced: Whether a space follows each delimiter, also before a quote.
+
+    Raises:
+        DataError: What [`read_text`] refuses, a missing column, a line with too few or too many fields (a quote is
+            unbalanced or a comma unquoted), or no rows.
+    """
+    lines = read_text(path, fallback).splitlines(keepends=True)
+    skipped = 0
+    while skipped < len(lines) and (lines[skipped].startswith(("#", "sep=")) or not lines[skipped].strip()):
+        skipped += 1
+    lines = lines[skipped:]
+    columns = columns or {}
+    header, delimiter = _header(path, lines[0] if lines else "", columns, names)
+    width = len(header)
+    rows = []
+    # the csv module wants the text undivided: other line ends than \n may stand inside of quotes
+    reader = csv.reader(io.StringIO("".join(lines), newline=""), delimiter=delimiter, skipinitialspace=spaced)
+    csv.field_size_limit(2**31 - 1)
+    try:
+        for index, fields in enumerate(reader):
+            if (index == 0 and names is None) or not any(field.strip() for field in fields):
+                continue
+            if len(fields) < width or any(field.strip() for field in fields[width:]):
+                raise DataError(
+                    f"{path}, line {reader.line_num + skipped}: {len(fields)} fields where there should be {width} "
+                    f"({', '.join(filter(None, header))}). Look for a missing quote or an unquoted {delimiter!r}."
+                )
+            if any(len(field) > LONGEST_FIELD for field in fields):
+                raise DataError(f"{path}, line {reader.line_num + skipped}: a quote is opened and not closed.")
+            rows.append({name: field for name, field in zip(header, fields) if name})
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num + skipped}: {error}.") from None
+    if not rows:
+        raise DataError(f"{path} has no rows.")
+    return rows
+
+
+def _header(
+    path: Path, first: str, columns: Mapping[str, Sequence[str]], names: Sequence[str] | None
+) -> tuple[list[str], str]:
+    """The names of the columns and the delimiter: the one that gives the columns wanted, else the most columns."""
+    candidates = {}
+    for delimiter in ",;\t":
+        fields = next(csv.reader([first], delimiter=delimiter, skipinitialspace=True), [])
+        candidates[delimiter] = [field.strip().strip('"') for field in fields]
+    if names is not None:
+        for delimiter, fields in candidates.items():
+            while len(fields) > len(names) and not fields[-1]:
+                fields.pop()
+            if len(fields) == len(names):
+                return list(names), delimiter
+        raise DataError(f"{path}: expected lines of {len(names)} fields ({', '.join(names)}), got {first.strip()!r}.")
+    aliases = {alias.casefold(): name for name, others in columns.items() for alias in (name, *others)}
+    for delimiter, fields in candidates.items():
+        header = [aliases.get(field.casefold(), field) for field in fields]
+        if all(name in header for name in columns):
+            candidates[delimiter] = header
+        elif columns:
+            candidates[delimiter] = []
+    delimiter = max(candidates, key=lambda key: len(candidates[key]))
+    header = candidates[delimiter]
+    if not header:
+        raise DataError(
+            f"{path} lacks some of the columns {', '.join(columns)}; its first line is {first.strip()[:200]!r}. Take "
+            "the file as it was published."
+        )
+    twice = {name for name in header if name and header.count(name) > 1}
+    if twice:
+        raise DataError(f"{path} has the column {', '.join(sorted(twice))} twice.")
+    return header, delimiter
+
+
+def read_json(path: Path):
+    """The content of a JSON file.
+
+    Raises:
+        DataError: What [`read_text`] refuses, or broken JSON; the message names the line.
+    """
+    try:
+        return json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}, line {error.lineno}: not JSON ({error.msg}). Download it again.") from None
+
+
+def first_existing(folder: Path, names: Sequence[str], what: str) -> Path:
+    """The first of the files that exists in the folder.
+
+    Raises:
+        DataError: None does; all are named.
+    """
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise DataError(f"No {what} in {str(folder)!r}; looked for {', '.join(names)}. Name another with `annotations`.")
+
+
+class AudioIndex:
+    """The audio files under a folder, found by name in one walk.
+
+    Names are matched exactly first; then without the suffix, because corpora get converted; then without regard to
+    case, surrounding space, HTML entities and Unicode form, which unpacking and file systems change.
+
+    Args:
+        folder: Where to look, with its subfolders.
+    """
+
+    def __init__(self, folder: str | Path):
+        self.folder = str(folder)
+        self._exact: dict[str, list[str]] = {}
+        self._stems: dict[str, list[str]] = {}
+        self._loose: dict[str, list[str]] = {}
+        for root, _, files in os.walk(folder, followlinks=True):
+            for file in files:
+                stem, suffix = os.path.splitext(file)
+                if suffix.lower() in AUDIO_SUFFIXES:
+                    path = os.path.join(root, file)
+                    self._exact.setdefault(file, []).append(path)
+                    self._stems.setdefault(stem, []).append(path)
+                    self._loose.setdefault(_loose(stem), []).append(path)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._exact.values()))
+
+    def paths(self) -> list[str]:
+        """All files, sorted."""
+        return sorted(path for paths in self._exact.values() for path in paths)
+
+    def find(self, *names: str) -> str | None:
+        """Path of the first of the names that there is a file for.
+
+        Raises:
+            DataError: Several files in different folders go by that name.
+        """
+        stems = [_stem(name) for name in names]
+        for name, stem in zip(names, stems, strict=True):
+            for table, key in ((self._exact, name), (self._stems, stem)):
+                if key in table:
+                    return _only(table[key], name)
+        for name, stem in zip(names, stems, strict=True) if self._loose else ():
+            if (key := _loose(stem)) in self._loose:
+                return _only(self._loose[key], name)
+        return None
+
+
+def _stem(name: str) -> str:
+    stem, suffix = os.path.splitext(name)
+    return stem if suffix.lower() in AUDIO_SUFFIXES else name
+
+
+def _loose(stem: str) -> str:
+    return unicodedata.normalize("NFC", html.unescape(stem)).strip().casefold()
+
+
+def _only(paths: list[str], name: str) -> str:
+    if len({os.path.splitext(path)[0] for path in paths}) > 1:
+        raise DataError(
+            f"Several files go by the name {name!r}: {', '.join(sorted(paths)[:5])}. Name the folder of this split "
+            "with `audio_dir`."
+        )
+    order = {suffix: rank for rank, suffix in enumerate(AUDIO_SUFFIXES)}
+    return min(paths, key=lambda path: (order[os.path.splitext(path)[1].lower()], path))

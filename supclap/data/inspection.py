@@ -1,0 +1,193 @@
+"""A look at the audio of clips: whether it can be read, how long and how loud it is, and a hash of its content."""
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from processing_supclap.audio_supclap import load_waveform, to_float, to_mono
+from processing_supclap.decoding_supclap import decode
+
+from .files import DataError, name_some
+from .rows import Rows, removed_of, select
+
+
+SILENT_PEAK = 1e-4  # -80 dBFS
+FULL_SCALE = 0.9999
+CLIPPED_RUN = 3  # samples at full scale in a row; a single one is no clipping
+CLIPPED_SHARE = 1e-4
+HASH_BYTES = 16
+
+
+@dataclass(frozen=True)
+class ClipFacts:
+    """What one clip's audio is like.
+
+    Args:
+        error: Why it cannot be used; the rest is zero then.
+        file_hash: Hash of the file's bytes (BLAKE2b, 16 bytes, hex).
+        audio_hash: Hash of the decoded samples, which are alike in files that differ in their tags only.
+        duration: Seconds.
+        sampling_rate: Hz.
+        channels: Number of channels.
+        peak: Largest absolute sample; full scale is 1.
+        zeros: Share of samples that are exactly zero.
+        clipped: Share of samples in runs at full scale.
+    """
+
+    error: str | None = None
+    file_hash: str = ""
+    audio_hash: str = ""
+    duration: float = 0.0
+    sampling_rate: int = 0
+    channels: int = 0
+    peak: float = 0.0
+    zeros: float = 0.0
+    clipped: float = 0.0
+
+    @property
+    def is_silent(self) -> bool:
+        return self.error is None and self.peak < SILENT_PEAK
+
+    @property
+    def is_clipped(self) -> bool:
+        return self.clipped > CLIPPED_SHARE
+
+
+def content_hash(audio) -> str:
+    """Hash of a clip's file, bytes or array (BLAKE2b, 16 bytes, hex).
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    hasher = hashlib.blake2b(digest_size=HASH_BYTES)
+    if isinstance(audio, dict):
+        if audio.get("array") is not None:
+            hasher.update(str(audio.get("sampling_rate")).encode())
+            audio = np.ascontiguousarray(audio["array"])
+        else:
+            audio = audio.get("bytes") or audio.get("path")
+    if isinstance(audio, str | Path):
+        with open(audio, "rb") as file:
+            while block := file.read(2**20):
+                hasher.update(block)
+    else:
+        hasher.update(memoryview(audio).cast("B"))
+    return hasher.hexdigest()
+
+
+def inspect_clip(audio, name: str) -> ClipFacts:
+    """Decodes a clip in full and looks at it; whatever is wrong with it is in `error`."""
+    try:
+        file_hash = content_hash(audio)
+        rate, samples = _decode(audio, name)
+        mono = to_mono(to_float(samples, name), name, 1)
+    except (OSError, ValueError, TypeError, ImportError) as error:
+        return ClipFacts(error=str(error))
+    if len(mono) * 100 < rate:  # one mel hop is 10 ms
+        return ClipFacts(error=f"{name}: too short, {1000 * len(mono) / rate:.1f} ms.", file_hash=file_hash)
+    loud = np.abs(samples).max(axis=1) >= FULL_SCALE
+    return ClipFacts(
+        file_hash=file_hash,
+        # rounded to 16 bits, so that decoders of different versions agree
+        audio_hash=content_hash(np.int16(np.clip(np.round(samples * 32767), -32768, 32767))) + f"@{rate}",
+        duration=len(mono) / rate,
+        sampling_rate=rate,
+        channels=samples.shape[1],
+        peak=float(np.abs(samples).max()),
+        zeros=float(np.mean(mono == 0)),
+        clipped=_run_share(loud),
+    )
+
+
+def _decode(audio, name: str) -> tuple[int, np.ndarray]:
+    if isinstance(audio, dict) and audio.get("array") is None:
+        audio = audio.get("bytes") or audio.get("path")
+    if isinstance(audio, str | Path | bytes | bytearray | memoryview):
+        samples, rate = decode(audio, name)
+        return rate, samples
+    rate = int(audio["sampling_rate"])
+    return rate, load_waveform(audio, target_sampling_rate=rate, name=name).numpy()[:, None]
+
+
+def _run_share(loud: np.ndarray) -> float:
+    """Share of samples in runs of at least `CLIPPED_RUN`."""
+    if not loud.any():
+        return 0.0
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], loud.view(np.int8), [0]])))
+    runs = edges[1::2] - edges[::2]
+    return float(runs[runs >= CLIPPED_RUN].sum() / len(loud))
+
+
+def _can_open(audio, name: str) -> ClipFacts:
+    """A look at the head of the file only."""
+    import soundfile
+
+    try:
+        if isinstance(audio, str | Path):
+            if soundfile.info(str(audio)).frames > 0:
+                return ClipFacts()
+            return ClipFacts(error=f"{name} ({audio}): the file holds no audio.")
+    except (RuntimeError, OSError, TypeError):
+        pass
+    return inspect_clip(audio, name)
+
+
+def map_rows(function, rows: Sequence[dict], progress: str | None = None, workers: int | None = None) -> Iterator:
+    """`function(row)` of each row, in order, on all cores: what it does is reading, decoding and NumPy, which run side
+    by side in threads. Few rows are under way at a time, so memory does not grow with their number.
+
+    Args:
+        function: Called with a row.
+        rows: Rows.
+        progress: What to call the progress bar; none when omitted.
+        workers: Threads.
+    """
+    from tqdm import tqdm
+
+    if workers is None:
+        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with ThreadPoolExecutor(workers) as pool:
+        pending = []
+        with tqdm(total=len(rows), desc=progress, unit="clip", disable=progress is None) as bar:
+            for index in range(len(rows)):
+                pending.append(pool.submit(lambda i: function(rows[i]), index))
+                if len(pending) > 4 * workers:
+                    yield pending.pop(0).result()
+                    bar.update()
+            for future in pending:
+                yield future.result()
+                bar.update()
+
+
+def inspect_rows(
+    rows: Sequence[dict], progress: str | None = None, workers: int | None = None, full: bool = True
+) -> Iterator[ClipFacts]:
+    """Facts of each row's audio in order; with `full` unset, only whether its file opens."""
+    look = inspect_clip if full else _can_open
+    return map_rows(lambda row: look(row["audio"], f"clip {row['id']!r}"), rows, progress, workers)
+
+
+def drop_undecodable(rows: Sequence[dict], where: str, skip_bad: bool) -> "Rows | Sequence[dict]":
+    """Rows whose audio opens, or with `skip_bad` those whose audio decodes from end to end.
+
+    Raises:
+        DataError: Audio that cannot be opened, unless `skip_bad`; the first 20 are named, and the count.
+    """
+    facts: Iterable[ClipFacts] = inspect_rows(rows, f"reading {where}" if skip_bad else None, full=skip_bad)
+    bad = [(index, fact.error) for index, fact in enumerate(facts) if fact.error]
+    if not bad:
+        return rows
+    if not skip_bad or len(bad) == len(rows):
+        named = name_some([f"row {index}: {error.rstrip('.')}" for index, error in bad])
+        raise DataError(
+            f"{where}: the audio of {len(bad)} of {len(rows)} clips cannot be used: {named}. Repair them, or leave them "
+            "out with skip_bad: true; they are then counted and listed in the manifest."
+        )
+    wrong = dict(bad)
+    removed = [*removed_of(rows), *({"id": rows[index]["id"], "reason": error} for index, error in bad)]
+    return select(rows, [index for index in range(len(rows)) if index not in wrong], removed)

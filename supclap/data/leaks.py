@@ -1,0 +1,118 @@
+"""Leak lists: recordings of evaluation sets that must not be trained on.
+
+A recording is what clips are cut from, spelt alike in all corpora (`youtube:ID`, `freesound:NUMBER`), so that a clip of
+one corpus is found in another one whatever its file is called there.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from .files import DataError, read_csv, read_json
+from .rows import LazyRows, Rows, removed_of, select, without_audio
+
+
+# evaluation set -> the published list (WavCaps) of what to leave out for it
+_AUDIOCAPS_CLOTHO = "blacklist_exclude_test_ac.json"
+_SOUND_CLASSES = "blacklist_exclude_ub8k_esc50_vggsound.json"
+LEAK_LISTS = {
+    "audiocaps": _AUDIOCAPS_CLOTHO,
+    "clotho": _AUDIOCAPS_CLOTHO,
+    "esc50": _SOUND_CLASSES,
+    "urbansound8k": _SOUND_CLASSES,
+    "vggsound": _SOUND_CLASSES,
+}
+
+
+def read_leak_list(path: str | Path) -> set[str]:
+    """Recordings of a leak list.
+
+    Args:
+        path: JSON of the form `{"AudioSet": ["Y<id>.wav", …], "FreeSound": [number, …]}`, or a CSV with a column
+            `recording`.
+
+    Raises:
+        DataError: Another form, or no entries.
+    """
+    path = Path(path)
+    if path.suffix != ".json":
+        return {row["recording"].strip() for row in read_csv(path, {"recording": ()})}
+    content = read_json(path)
+    if not isinstance(content, dict) or not any(isinstance(content.get(key), list) for key in _READERS):
+        raise DataError(f"{path}: expected {{'AudioSet': [...], 'FreeSound': [...]}}.")
+    unknown = sorted(set(content) - set(_READERS))
+    if unknown:
+        raise DataError(f"{path}: the sources {', '.join(unknown)} are unknown; there are {', '.join(_READERS)}.")
+    return {_READERS[source](str(entry)) for source, entries in content.items() for entry in entries}
+
+
+def _youtube(name: str) -> str:
+    stem = name.removesuffix(".wav")
+    return "youtube:" + (stem[1:] if len(stem) == 12 and stem.startswith("Y") else stem)
+
+
+_READERS = {"AudioSet": _youtube, "FreeSound": lambda name: f"freesound:{name.removesuffix('.wav')}"}
+
+
+def leaked_recordings(name: str, folder: str | Path) -> set[str]:
+    """Recordings that training for an evaluation must leave out.
+
+    Args:
+        name: An evaluation set of `LEAK_LISTS`, or the path of a leak list.
+        folder: Where its published list lies, at any depth.
+
+    Raises:
+        DataError: The name is neither, or the list is not there.
+    """
+    if Path(name).suffix in (".json", ".csv"):
+        return read_leak_list(name)
+    if name not in LEAK_LISTS:
+        raise DataError(
+            f"exclude_leaks_of: {name!r} is no evaluation set with a published leak list ({', '.join(LEAK_LISTS)}); "
+            "name a file (.json or .csv with a column `recording`) instead."
+        )
+    found = sorted(Path(folder).rglob(LEAK_LISTS[name]))
+    if not found:
+        raise DataError(
+            f"The leak list of {name}, {LEAK_LISTS[name]}, is not under {str(folder)!r}. WavCaps publishes it among "
+            "its JSON files (blacklist/); name its folder with leak_lists."
+        )
+    return read_leak_list(found[0])
+
+
+def exclude_leaks(
+    rows: Sequence[dict], names: Iterable[str], folder: str | Path, where: str = "the training data"
+) -> Rows | LazyRows:
+    """Rows whose recording no list names; those left out are noted in `removed`.
+
+    Args:
+        rows: Training rows with `recording`.
+        names: Evaluation sets, or paths of leak lists.
+        folder: Where published lists are looked for.
+        where: What messages call the rows.
+
+    Raises:
+        DataError: A list is missing, no row says what it was cut from, so that nothing can be told, or all rows leak.
+    """
+    leaked: dict[str, str] = {}
+    for name in names:
+        for recording in leaked_recordings(name, folder):
+            leaked.setdefault(recording, name)
+    kept, removed, unknown = [], removed_of(rows), 0
+    for index in range(len(rows)):
+        row = without_audio(rows, index)
+        recording = row.get("recording")
+        unknown += recording is None
+        if recording in leaked:
+            removed.append({"id": row["id"], "reason": f"leak: {recording} is in {leaked[recording]}"})
+        else:
+            kept.append(index)
+    if unknown == len(rows):
+        raise DataError(
+            f"exclude_leaks_of: no clip of {where} says what recording it was cut from, so leaks cannot be told. Give "
+            "the rows a `recording` (group_column, or the metadata of the corpus)."
+        )
+    if unknown:
+        print(f"{where}: {unknown} of {len(rows)} clips do not say what they were cut from; leaks among them stay")
+    if not kept:
+        raise DataError(f"exclude_leaks_of: every clip of {where} is on a leak list; nothing is left to train on.")
+    return select(rows, kept, removed)

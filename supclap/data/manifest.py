@@ -1,0 +1,77 @@
+"""What a model was trained and scored on: ids, content hashes, sources, licences, and what was left out and why."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from .captions import caption_languages
+from .inspection import content_hash, map_rows
+from .mixture import CorpusMixture
+from .rows import removed_of
+
+
+MANIFEST = "data_manifest.json"
+FORMAT = "supclap-data-manifest"
+
+
+def build_manifest(splits: Mapping[str, Sequence[dict]], content_hashes: bool = True) -> dict:
+    """The manifest of splits of rows.
+
+    Args:
+        splits: Rows of each split, or a mixture of corpora, whose clips are listed once each.
+        content_hashes: Whether to hash the audio, which reads all of it once.
+
+    Returns:
+        For each split: `n_clips`, `n_captions`, `sources`, `licences` and `languages` with their counts, `removed`
+        (`id`, `reason`), for a mixture `mixture` (rows of an epoch by corpus), and `clips`, a list of `[id, hash]`.
+    """
+    return {
+        "format": FORMAT,
+        "version": 1,
+        "hash": "BLAKE2b-128 of the file" if content_hashes else None,
+        "splits": {name: _describe(name, rows, content_hashes) for name, rows in splits.items()},
+    }
+
+
+def _describe(name: str, rows: Sequence[dict], content_hashes: bool) -> dict:
+    parts = list(rows.parts.values()) if isinstance(rows, CorpusMixture) else [rows]
+    counts: dict[str, Counter] = {key: Counter() for key in ("sources", "licences", "languages")}
+    clips, n_captions = [], 0
+
+    def look(row: dict) -> tuple[dict, str | None]:
+        return row, content_hash(row["audio"]) if content_hashes else None
+
+    for part in parts:
+        for row, digest in map_rows(look, part):
+            clips.append([row["id"], digest])
+            n_captions += len(row["captions"])
+            counts["sources"][source_of(row)] += 1
+            counts["licences"][row.get("licence") or "not stated"] += 1
+            counts["languages"].update(str(code) for code in caption_languages(row))
+    removed = removed_of(rows)
+    described = {"n_clips": len(clips), "n_captions": n_captions, "n_removed": len(removed)}
+    described |= {key: dict(counter.most_common()) for key, counter in counts.items()}
+    if isinstance(rows, CorpusMixture):
+        described["mixture"] = dict(rows.shares)
+    return described | {"removed": removed, "clips": clips}
+
+
+def source_of(row: dict) -> str:
+    """Where a clip comes from, without what names the clip itself: `youtube`, `freesound`, or the source in full."""
+    source = str(row.get("source") or "not stated")
+    kind, colon, clip = source.partition(":")
+    if colon and not clip.startswith("//") and " " not in clip:
+        return kind
+    return source.split("/")[2] if "://" in source and source.count("/") > 2 else source
+
+
+def save_manifest(manifest: dict, folder: str | Path) -> Path:
+    """Writes `data_manifest.json` into the folder, whole or not at all."""
+    path = Path(folder) / MANIFEST
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".part{os.getpid()}")
+    part.write_text(json.dumps(manifest, ensure_ascii=False), encoding="utf-8")
+    part.replace(path)
+    return path

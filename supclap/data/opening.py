@@ -1,0 +1,110 @@
+"""Opens whatever a path holds as rows: a recipe, a table, shards, a corpus, or a folder of clips."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from .corpora import audiofolder, corpus_module, load_corpus
+from .files import AudioIndex, DataError
+from .rows import Rows
+from .tables import TABLES, read_table, table_rows
+
+
+def open_rows(
+    path: str | Path,
+    corpus: str | None = None,
+    splits: Iterable[str] | None = None,
+    options: dict | None = None,
+    keep_bad: bool = False,
+) -> dict[str, Sequence[dict]]:
+    """Rows of each split of what lies at a path.
+
+    Args:
+        path: A recipe (`.yaml`), a table (`.csv`, `.jsonl`, `.parquet`, …), a folder of a corpus, of shards, in the
+            audiofolder layout, or of audio files alone.
+        corpus: The corpus, where the folder is one.
+        splits: Splits to open; all there are when omitted.
+        options: Options of the corpus or columns of the table.
+        keep_bad: Whether to keep rows without audio (`audio` is `None`) and without captions, for a look at them.
+
+    Raises:
+        DataError: There is nothing that can be read.
+    """
+    path, options = Path(path), options or {}
+    if path.suffix in (".yaml", ".yml"):
+        return _open_recipe(path, splits)
+    if path.is_file() or path.suffix in TABLES:
+        rows = _as_they_are(table_rows(read_table(path), path, **options))
+        return {path.stem: rows} if keep_bad else {path.stem: _accepted(rows, path)}
+    if corpus == "hub":
+        return {split: load_corpus("hub", path, split, **options) for split in splits or ["train"]}
+    if not path.is_dir():
+        raise DataError(f"No file or folder at {str(path)!r}.")
+    if corpus is None:
+        corpus = "webdataset" if any(path.glob("*.tar")) else "audiofolder"
+        if corpus == "audiofolder" and not any(path.rglob("metadata.*")) and not _has_class_folders(path):
+            return {"all": _bare_audio(path)}
+    if splits is None:
+        splits = _splits_there(path, corpus)
+    opened = {}
+    for split in splits:
+        lazy = corpus == "webdataset"
+        if lazy or not keep_bad:
+            opened[split] = load_corpus(corpus, path, split, **options)
+        else:
+            extra = {"esc10": True} if corpus == "esc10" else {}
+            opened[split] = _as_they_are(corpus_module(corpus).load(path, str(split), **options, **extra))
+    return opened
+
+
+def _as_they_are(rows: Iterable[dict]) -> Rows:
+    return Rows({"audio": None, **row} for row in rows)
+
+
+def _accepted(rows: Rows, path: Path) -> Rows:
+    from .accept import accept_rows
+
+    return accept_rows(rows, str(path), str(path.parent), skip_bad=False)
+
+
+def _open_recipe(path: Path, splits: Iterable[str] | None) -> dict[str, Sequence[dict]]:
+    from supclap.config import parse_recipe
+
+    from .sources import load_splits
+
+    opened = load_splits(parse_recipe([str(path)])[1])
+    return {name: rows for name, rows in opened.items() if splits is None or name in splits}
+
+
+def _splits_there(path: Path, corpus: str) -> list[str]:
+    """The splits of a corpus that the folder has files of."""
+    if corpus == "webdataset":
+        names = sorted({shard.name.rpartition("-")[0] for shard in path.glob("*-*.tar")})
+        return [name for name in names if name] or ["train"]
+    if corpus == "audiofolder":
+        if any((path / name).is_file() for name in audiofolder.METADATA):
+            return ["train"]
+        return [name for name, places in audiofolder.FOLDERS.items() if any((path / p).is_dir() for p in places)] or [
+            "train"
+        ]
+    found, reasons = [], []
+    for split in corpus_module(corpus).SPLITS:
+        try:
+            next(iter(corpus_module(corpus).load(path, split)), None)
+            found.append(split)
+        except DataError as error:
+            reasons.append(str(error))
+    if not found:
+        raise DataError(f"{str(path)!r} holds no split of {corpus}: {reasons[0]}")
+    return found
+
+
+def _has_class_folders(path: Path) -> bool:
+    return any(place.is_dir() and len(AudioIndex(place)) for place in path.iterdir())
+
+
+def _bare_audio(path: Path) -> Rows:
+    """The audio files of a folder, without captions."""
+    files = AudioIndex(path).paths()
+    if not files:
+        raise DataError(f"{str(path)!r} holds no audio.")
+    return Rows({"id": str(Path(file).relative_to(path)), "audio": file, "captions": []} for file in files)
