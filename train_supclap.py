@@ -1,10 +1,12 @@
 """Trains a SupCLAP model from a recipe: `accelerate launch train_supclap.py configs/x.yaml [--key value ...]`.
 
 Run again after a kill, the same command goes on from the last checkpoint. At the end it evaluates the model on the
-test split, saves it to `output_dir` as a standard checkpoint and says where everything is.
+test split, saves it to `output_dir` as a standard checkpoint and says where everything is. Asked to end (SIGTERM), it
+writes a checkpoint and exits with status 75, leaving the file `preempted` in `output_dir`.
 """
 
 import sys
+from pathlib import Path
 
 from supclap.config import RecipeError, parse_recipe
 from supclap.data.sources import DataError
@@ -27,6 +29,7 @@ def main(argv: list[str] | None = None) -> dict:
     from supclap import recipe
     from supclap.callbacks import ShortProgressCallback, TrainingCurvesCallback
     from supclap.data.sources import load_splits
+    from supclap.preemption import PREEMPTED_EXIT_CODE, PREEMPTED_FILE, PreemptionCallback
     from supclap.report import evaluate_and_report
     from supclap.trainer import SupClapTrainer
 
@@ -51,6 +54,8 @@ def main(argv: list[str] | None = None) -> dict:
         batches = data_args.input_statistics_batches
         recipe.fit_input_statistics(model, train_data, collator, batches, training_args.train_batch_size)
 
+    (Path(training_args.output_dir) / PREEMPTED_FILE).unlink(missing_ok=True)
+    preemption = PreemptionCallback()
     trainer = SupClapTrainer(
         model=model,
         args=training_args,
@@ -58,12 +63,15 @@ def main(argv: list[str] | None = None) -> dict:
         data_collator=collator,
         train_dataset=train_data,
         eval_dataset=evaluation.get("validation"),
-        callbacks=[TrainingCurvesCallback()],
+        callbacks=[TrainingCurvesCallback(), preemption],
     )
     if not training_args.disable_tqdm:
         trainer.remove_callback(ProgressCallback)
         trainer.add_callback(ShortProgressCallback())
     trainer.train(resume_from_checkpoint=last_checkpoint)
+    if preemption.preempted:
+        print(f"ended by SIGTERM at step {trainer.state.global_step}; run the same command again to go on.")
+        sys.exit(PREEMPTED_EXIT_CODE)
     trainer.save_model()
     return evaluate_and_report(trainer, splits, evaluation.get("test"))
 
@@ -71,5 +79,5 @@ def main(argv: list[str] | None = None) -> dict:
 if __name__ == "__main__":
     try:
         main()
-    except (RecipeError, DataError) as error:
+    except (RecipeError, DataError, OSError) as error:
         sys.exit(f"error: {error}")

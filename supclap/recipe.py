@@ -169,10 +169,13 @@ def check_recipe(
                 "start anew, or the old settings to go on."
             )
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(current, indent=1), encoding="utf-8")
-    part.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(current, indent=1), encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise RecipeError(f"output_dir {str(output_dir)!r} cannot be written: {error}. Name another one.") from error
 
 
 def _resumable_keys() -> set[str]:

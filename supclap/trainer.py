@@ -5,9 +5,15 @@ from collections import defaultdict
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch.utils.data import DataLoader
 from transformers import Trainer
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, rotate_checkpoints
+from transformers.trainer_utils import (
+    PREFIX_CHECKPOINT_DIR,
+    EvalLoopOutput,
+    get_last_checkpoint,
+    rotate_checkpoints,
+)
 
 from supclap.data.collator import ContrastiveCollator
 from supclap.data.sampler import LengthGroupedSampler
@@ -21,6 +27,10 @@ from supclap.training_model import SupClapForContrastiveTraining
 
 
 STAGING = "_incomplete"
+
+
+class CheckpointError(OSError):
+    """A checkpoint that could not be written; the message names the cause and the last whole one."""
 
 
 def build_criterion(args: SupClapTrainingArguments) -> SupClapLoss:
@@ -185,7 +195,11 @@ class SupClapTrainer(Trainer):
         return str(Path(folder) / STAGING) if getattr(self, "_staging", False) else folder
 
     def _save_checkpoint(self, model, trial) -> None:
-        """Writes a checkpoint beside its place and moves it there when it is whole, so that a kill leaves no half."""
+        """Writes a checkpoint beside its place and moves it there when it is whole, so that a kill leaves no half.
+
+        Raises:
+            CheckpointError: The disk is full or the folder cannot be written. Earlier checkpoints are as they were.
+        """
         run_dir = Path(self._get_output_dir(trial))
         name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         staged = run_dir / STAGING / name
@@ -195,23 +209,31 @@ class SupClapTrainer(Trainer):
         self._staging = True
         try:
             super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()
+            if self.state.best_global_step:
+                best = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
+                if best.name == name or best.exists():
+                    self.state.best_model_checkpoint = str(best)
+            if self.args.should_save:
+                self.state.save_to_json(str(staged / "trainer_state.json"))
+                if (run_dir / name).exists():
+                    (run_dir / name).replace(run_dir / STAGING / "replaced")
+                staged.replace(run_dir / name)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            # torch reports a failed write as a RuntimeError of its zip writer
+            if isinstance(error, RuntimeError) and "PytorchStreamWriter" not in str(error):
+                raise
+            shutil.rmtree(run_dir / STAGING, ignore_errors=True)
+            raise CheckpointError(_write_failure(run_dir, name, error)) from error
         finally:
             self._staging = False
-        self.accelerator.wait_for_everyone()
-        if self.state.best_global_step:
-            best = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
-            if best.name == name or best.exists():
-                self.state.best_model_checkpoint = str(best)
         if self.args.should_save:
-            self.state.save_to_json(str(staged / "trainer_state.json"))
-            shutil.rmtree(run_dir / name, ignore_errors=True)
-            staged.replace(run_dir / name)
-            (run_dir / STAGING).rmdir()
+            shutil.rmtree(run_dir / STAGING, ignore_errors=True)
             rotate_checkpoints(
                 output_dir=str(run_dir),
                 save_total_limit=self.args.save_total_limit,
                 best_model_checkpoint=self.state.best_model_checkpoint,
-                use_mtime=True,
+                use_mtime=False,  # a kill while deleting renews the time of what is half gone
             )
 
     def _load_from_checkpoint(self, resume_from_checkpoint, model=None) -> None:
@@ -228,3 +250,15 @@ def _pool_loss(audio: torch.Tensor, text: torch.Tensor, scale: torch.Tensor, poo
         logits = scale * text[start : start + pool_size].float() @ audio[start : start + pool_size].float().T
         losses.append(info_nce(logits) + info_nce(logits.T))
     return torch.stack(losses).mean().item()
+
+
+def _write_failure(run_dir: Path, name: str, error: Exception) -> str:
+    """What went wrong, what is left, and what to do."""
+    last = get_last_checkpoint(str(run_dir)) if run_dir.is_dir() else None
+    existing = next(folder for folder in (run_dir, *run_dir.parents) if folder.is_dir())
+    left = f"{Path(last).name} is whole" if last else "there is no earlier checkpoint"
+    return (
+        f"{name} could not be written to {str(run_dir)!r}: {error} ({shutil.disk_usage(existing).free / 2**30:.1f} GiB "
+        f"free). {left[0].upper() + left[1:]}. Free space there (save_total_limit keeps fewer checkpoints) or make the "
+        "folder writable, then run the same command again: it goes on from the last whole checkpoint."
+    )
