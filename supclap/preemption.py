@@ -38,7 +38,7 @@ class PreemptionCallback(TrainerCallback):
             (Path(args.output_dir) / PREEMPTED_FILE).touch()
 
     def on_step_end(self, args, state, control, **kwargs):
-        if _any_rank(self._asked, args.device):
+        if any_rank(self._asked, args.device):
             self.preempted = control.should_training_stop = True
             control.should_save = bool(state.epoch % 1)  # at the end of an epoch its evaluation comes first
 
@@ -49,7 +49,7 @@ class PreemptionCallback(TrainerCallback):
             control.should_save = True
 
 
-def _any_rank(value: bool, device: torch.device) -> bool:
+def any_rank(value: bool, device: torch.device) -> bool:
     """Whether the value is true on any rank: all must stop at the same step, and signals do not arrive at once."""
     if not (dist.is_available() and dist.is_initialized()):
         return value

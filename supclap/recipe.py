@@ -142,9 +142,16 @@ def check_batch_size(data: CaptionedClips, args: SupClapTrainingArguments) -> No
 
 
 def check_recipe(
-    output_dir: str | Path, model: ModelArguments, data: DataArguments, training: SupClapTrainingArguments
+    output_dir: str | Path,
+    model: ModelArguments,
+    data: DataArguments,
+    training: SupClapTrainingArguments,
+    write: bool = True,
 ) -> None:
     """Writes the recipe of a new run; refuses to go on from a run with another one.
+
+    Args:
+        write: Whether to write it; a dry run only checks.
 
     Raises:
         RecipeError: `output_dir` holds a run with other settings; each is named with both values.
@@ -153,6 +160,7 @@ def check_recipe(
         **dataclasses.asdict(model),
         **dataclasses.asdict(data),
         **{key: value for key, value in training.to_dict().items() if key in _resumable_keys()},
+        "world_size": training.world_size,  # it decides which pairs meet in a batch
     }
     current = json.loads(json.dumps(current))
     path = Path(output_dir) / RECIPE_FILE
@@ -168,6 +176,8 @@ def check_recipe(
                 f"{output_dir} holds a run with other settings ({'; '.join(changed)}). Set another --output_dir to "
                 "start anew, or the old settings to go on."
             )
+        return
+    if not write:
         return
     part = path.with_suffix(".part")
     try:

@@ -21,7 +21,9 @@ from supclap.evaluation.embed import embed_audio, embed_texts
 from supclap.evaluation.intervals import metrics_with_intervals
 from supclap.evaluation.retrieval import pooled_retrieval_metrics, pooled_retrieval_ranks
 from supclap.evaluation.zero_shot import encode_labels, zero_shot_metrics
+from supclap.guard import NonFiniteError, record_nonfinite_batch
 from supclap.losses import SupClapLoss, info_nce
+from supclap.preemption import any_rank
 from supclap.training_args import SupClapTrainingArguments
 from supclap.training_model import SupClapForContrastiveTraining
 
@@ -77,17 +79,56 @@ class SupClapTrainer(Trainer):
         self.can_return_loss = True
         self._sums: dict[str, torch.Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))
         self._steps = 0
+        self._micro_batches: list[tuple[list[str], dict[str, torch.Tensor]]] = []  # of the step in progress
 
     # ---- Training ----
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        ids = inputs.pop("ids", None)
         outputs = model(**inputs)
         if model.training:
-            for name, value in outputs.items():
-                if name != "loss":
-                    self._sums[name] += value.float().mean()
-            self._steps += 1
+            values = {name: value.detach().float().mean() for name, value in outputs.items()}
+            self._micro_batches.append((inputs["clip_ids"].tolist() if ids is None else ids, values))
         return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
+
+    def _get_grad_norm(self, model, grad_norm=None):
+        # The one place that every Trainer passes between the backward pass and the optimizer's step.
+        grad_norm = super()._get_grad_norm(model, grad_norm)
+        losses = torch.stack([values["loss"] for _, values in self._micro_batches])
+        # gradients are the same on all ranks, losses are not; a GradScaler handles infinite gradients itself
+        finite = not any_rank(not losses.isfinite().all(), self.args.device)
+        if self.accelerator.scaler is None:
+            finite = finite and bool(torch.isfinite(torch.as_tensor(grad_norm)))
+        if finite:
+            for _, values in self._micro_batches:
+                for name, value in values.items():
+                    if name != "loss":
+                        self._sums[name] += value
+                self._steps += 1
+        else:
+            self._skip_step(model, grad_norm)
+        self._micro_batches.clear()
+        return grad_norm
+
+    def _skip_step(self, model, grad_norm) -> None:
+        """Drops the gradients of a step, so that the optimizer does nothing.
+
+        Raises:
+            NonFiniteError: More steps than allowed were dropped.
+        """
+        step, folder = self.state.global_step + 1, Path(self.args.output_dir)
+        for ids, values in self._micro_batches:
+            values = {name: value.item() for name, value in values.items()} | {"grad_norm": float(grad_norm)}
+            path = record_nonfinite_batch(folder, step, self.args.process_index, ids, values)
+        skipped = 1 + max((entry.get("skipped_steps", 0) for entry in self.state.log_history), default=0)
+        if skipped > self.args.skip_nonfinite_steps or self.is_deepspeed_enabled:
+            raise NonFiniteError(
+                f"step {step}: the loss or its gradient is NaN or infinite. The ids of the batch are in {path}. Look at "
+                "those clips; try a lower learning rate, bf16 instead of fp16, or skip_nonfinite_steps to leave out "
+                f"single steps ({skipped - 1} were left out). The weights were not changed by this step."
+            )
+        model.zero_grad()
+        self.log({"skipped_steps": skipped})
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs and self._steps:

@@ -13,6 +13,13 @@ CRITERION_WEIGHTS = "_svr_criterion.safetensors"
 TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
+def mean_cosine(embeds: torch.Tensor) -> torch.Tensor:
+    """Mean cosine between different rows of unit-length `(B, D)` embeddings, detached; 0 for a single row."""
+    embeds = embeds.detach().float()
+    pairs = max(len(embeds) * (len(embeds) - 1), 1)
+    return (embeds.sum(0).square().sum() - embeds.square().sum()) / pairs
+
+
 class SupClapForContrastiveTraining(SupClapPreTrainedModel):
     """A [`SupClapModel`] and a [`~supclap.losses.SupClapLoss`] as one module, so that the radius is trained, sharded
     and resumed with the model while inference weights never hold it.
@@ -52,7 +59,8 @@ class SupClapForContrastiveTraining(SupClapPreTrainedModel):
             inputs: Inputs of both encoders.
 
         Returns:
-            `loss`, and the detached parts and diagnostics of [`~supclap.losses.ContrastiveLossOutput`].
+            `loss`, the detached parts and diagnostics of [`~supclap.losses.ContrastiveLossOutput`], and `audio_cosine`
+            and `text_cosine`, the mean cosine between different rows of this rank: near 1 in a collapsed tower.
         """
         with torch.no_grad():  # beyond the clamp the gradient would be zero, and the scale could not come back
             self.clap.logit_scale.clamp_(max=torch.tensor(self.config.logit_scale_max).log().item())
@@ -62,7 +70,8 @@ class SupClapForContrastiveTraining(SupClapPreTrainedModel):
         output = self.criterion(
             audio_embeds, text_embeds, self.clap.get_logit_scale(), logit_bias=self.clap.logit_bias, ids=clip_ids
         )
-        return {"loss": output.loss, **output.parts, **output.diagnostics}
+        cosines = {"audio_cosine": mean_cosine(audio_embeds), "text_cosine": mean_cosine(text_embeds)}
+        return {"loss": output.loss, **output.parts, **output.diagnostics, **cosines}
 
     def save_pretrained(self, save_directory, state_dict=None, is_main_process: bool = True, **kwargs) -> None:
         """Saves the model as a standard checkpoint and the radius beside it."""

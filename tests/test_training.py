@@ -41,6 +41,17 @@ def test_going_on_with_other_settings_is_refused_and_says_which(recipe):
     assert "Set another --output_dir" in run.text
 
 
+def test_a_dry_run_prints_the_plan_and_writes_nothing(recipe, tmp_path):
+    printed = _runs.finish(recipe, "--dry-run", "--max_steps", "500", "--freeze_text", "true")
+    assert not (tmp_path / "run").exists()
+    assert "16 train, 4 validation, 4 test" in printed
+    assert "500 of 8 pairs (8 on each of 1 processes), 250.0 epochs" in printed
+    assert re.search(r"text tower +0 trained +[\d,]+ frozen", printed)
+    assert re.search(r"audio tower +[\d,]+ trained +0 frozen", printed)
+    assert re.search(r"time +[\d.e-]+ s a step \(median of 3 after the first\)", printed)
+    assert re.search(r"measured peak of the whole process: [\d.]+ GB", printed)
+
+
 def test_training_learns_the_tones(recipe, tmp_path):
     _runs.finish(recipe, "--max_steps", "60", "--eval_strategy", "no", "--save_steps", "60", "--warmup_steps", "6")
     results = json.loads((tmp_path / "run" / "results.json").read_text())

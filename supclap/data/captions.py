@@ -96,6 +96,7 @@ class CaptionedClips(Dataset):
         return {
             "audio": waveform,
             "text": caption,
+            "id": row["id"],
             "group": row.get("group") or row["id"],
             "draw": int(rng.integers(2**31)),
         }
