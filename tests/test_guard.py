@@ -40,13 +40,12 @@ def make_trainer(tiny_model, processor, tmp_path):
         args = SupClapTrainingArguments(
             str(tmp_path),
             per_device_train_batch_size=4,
-            learning_rate=1e-3,
             logging_steps=1,
             save_strategy="no",
             disable_tqdm=True,
             use_cpu=True,
             train_sampling_strategy="sequential",
-            **options,
+            **{"learning_rate": 1e-3, **options},
         )
         collator = Poison(processor)
         collator.bad = bad
