@@ -2,6 +2,7 @@
 
 import shutil
 from collections import defaultdict
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from transformers.trainer_utils import (
 
 from supclap.data.collator import ContrastiveCollator
 from supclap.data.sampler import LengthGroupedSampler
+from supclap.ema import WeightAverage
 from supclap.evaluation.embed import embed_audio, embed_texts
 from supclap.evaluation.intervals import metrics_with_intervals
 from supclap.evaluation.retrieval import pooled_retrieval_metrics, pooled_retrieval_ranks
@@ -77,11 +79,30 @@ class SupClapTrainer(Trainer):
             **kwargs,
         )
         self.can_return_loss = True
+        self._ema = None
+        if args.ema_decay is not None:
+            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+                raise ValueError(
+                    "ema_decay needs the whole weights on each process: leave it out with FSDP or DeepSpeed."
+                )
+            self._ema = WeightAverage(self.model, args.ema_decay)
+            self.add_callback(self._ema)
         self._sums: dict[str, torch.Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))
         self._steps = 0
         self._micro_batches: list[tuple[list[str], dict[str, torch.Tensor]]] = []  # of the step in progress
 
     # ---- Training ----
+
+    def train(self, *args, **kwargs):
+        """Trains as the parent does; with `ema_decay` the model has the averaged weights afterwards."""
+        result = super().train(*args, **kwargs)
+        if self._ema is not None:
+            self._ema.finish()
+        return result
+
+    def _averaged(self):
+        """The model with the weights to evaluate and save."""
+        return nullcontext() if self._ema is None else self._ema.applied()
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         ids = inputs.pop("ids", None)
@@ -181,6 +202,10 @@ class SupClapTrainer(Trainer):
     ) -> EvalLoopOutput:
         """Retrieval in both directions over all captions, the same on any number of processes."""
         self.callback_handler.eval_dataloader = dataloader
+        with self._averaged():
+            return self._retrieval_loop(dataloader, metric_key_prefix)
+
+    def _retrieval_loop(self, dataloader, metric_key_prefix: str) -> EvalLoopOutput:
         audio, text, text_to_audio, labels = self._embed(dataloader)
         pool = self._pool_size(len(audio))
         metrics = pooled_retrieval_metrics(audio, text, text_to_audio, pool_size=pool)
@@ -249,7 +274,10 @@ class SupClapTrainer(Trainer):
         self.accelerator.wait_for_everyone()
         self._staging = True
         try:
-            super()._save_checkpoint(model, trial)
+            with self._averaged():
+                super()._save_checkpoint(model, trial)
+            if self._ema is not None and self.args.should_save:
+                self._ema.save_training_weights(staged)
             self.accelerator.wait_for_everyone()
             if self.state.best_global_step:
                 best = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
@@ -279,9 +307,13 @@ class SupClapTrainer(Trainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint, model=None) -> None:
         self.accelerator.unwrap_model(model or self.model).load_checkpoint(resume_from_checkpoint)
+        if self._ema is not None:
+            self._ema.resume(resume_from_checkpoint)
 
     def _load_best_model(self) -> None:
         self.accelerator.unwrap_model(self.model).load_checkpoint(self.state.best_model_checkpoint)
+        if self._ema is not None:
+            self._ema.average = None  # what was loaded is an average
 
 
 def _pool_loss(audio: torch.Tensor, text: torch.Tensor, scale: torch.Tensor, pool_size: int) -> float:

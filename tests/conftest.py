@@ -165,3 +165,42 @@ def write_recipe(folder: Path, tones: Path, text_encoder: Path, **training) -> P
 @pytest.fixture
 def recipe(tmp_path, tones, text_encoder):
     return write_recipe(tmp_path, tones, text_encoder)
+
+
+@pytest.fixture
+def make_trainer(tiny_model, processor, tmp_path):
+    """Builds a trainer on 8 clips of noise in batches of 4; those named in `bad` have NaN in their features."""
+    from supclap import SupClapTrainer, SupClapTrainingArguments
+    from supclap.data import CaptionedClips, ContrastiveCollator
+
+    def make(bad=(), **options):
+        rng = np.random.default_rng(0)
+        rows = [
+            {
+                "id": f"clip{number}",
+                "audio": {"array": rng.standard_normal(8000).astype(np.float32) * 0.1, "sampling_rate": 16000},
+                "captions": [f"noise number {number}"],
+            }
+            for number in range(8)
+        ]
+        args = SupClapTrainingArguments(
+            str(tmp_path),
+            per_device_train_batch_size=4,
+            logging_steps=1,
+            save_strategy="no",
+            disable_tqdm=True,
+            use_cpu=True,
+            train_sampling_strategy="sequential",
+            **{"learning_rate": 1e-3, **options},
+        )
+
+        class Poison(ContrastiveCollator):
+            def __call__(self, samples):
+                batch = super().__call__(samples)
+                if set(batch["ids"]) & set(bad):
+                    batch["input_features"][0, 0, 0] = float("nan")
+                return batch
+
+        return SupClapTrainer(tiny_model, args, processor, Poison(processor), train_dataset=CaptionedClips(rows))
+
+    return make

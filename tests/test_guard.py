@@ -3,55 +3,11 @@
 import json
 import math
 
-import numpy as np
 import pytest
 import torch
 
-from supclap import SupClapTrainer, SupClapTrainingArguments
-from supclap.data import CaptionedClips, ContrastiveCollator
 from supclap.guard import GuardRailsCallback, NonFiniteError
 from supclap.training_model import mean_cosine
-
-
-class Poison(ContrastiveCollator):
-    """Puts NaN into the batches that hold one of the clips in `bad`."""
-
-    bad = ()
-
-    def __call__(self, samples):
-        batch = super().__call__(samples)
-        if set(batch["ids"]) & set(self.bad):
-            batch["input_features"][0, 0, 0] = math.nan
-        return batch
-
-
-@pytest.fixture
-def make_trainer(tiny_model, processor, tmp_path):
-    def make(bad=(), **options):
-        rng = np.random.default_rng(0)
-        rows = [
-            {
-                "id": f"clip{number}",
-                "audio": {"array": rng.standard_normal(8000).astype(np.float32) * 0.1, "sampling_rate": 16000},
-                "captions": [f"noise number {number}"],
-            }
-            for number in range(8)
-        ]
-        args = SupClapTrainingArguments(
-            str(tmp_path),
-            per_device_train_batch_size=4,
-            logging_steps=1,
-            save_strategy="no",
-            disable_tqdm=True,
-            use_cpu=True,
-            train_sampling_strategy="sequential",
-            **{"learning_rate": 1e-3, **options},
-        )
-        collator = Poison(processor)
-        collator.bad = bad
-        return SupClapTrainer(tiny_model, args, processor, collator, train_dataset=CaptionedClips(rows))
-
-    return make
 
 
 def weights(trainer) -> dict[str, torch.Tensor]:

@@ -15,11 +15,19 @@ from supclap.data.sources import load_splits
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 PAPER = sorted(path.stem for path in CONFIGS.glob("paper/*.yaml"))
-TINY = """
-  --projection_dim 16 --per_device_train_batch_size 4 --per_device_eval_batch_size 4 --max_steps 2
-  --eval_strategy no --save_strategy no --load_best_model_at_end false --disable_tqdm true --logging_steps 1
-  --use_cpu true --bf16 false --dataloader_num_workers 0
-""".split()
+TINY = {
+    "projection_dim": 16,
+    "per_device_train_batch_size": 4,
+    "max_steps": 2,
+    "eval_strategy": "no",
+    "save_strategy": "no",
+    "load_best_model_at_end": "false",
+    "disable_tqdm": "true",
+    "logging_steps": 1,
+    "use_cpu": "true",
+    "bf16": "false",
+    "dataloader_num_workers": 0,
+}
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +85,9 @@ def corpora(tmp_path_factory):
 
 def train_two_steps(path: Path, *overrides: str) -> SupClapTrainer:
     """What `train_supclap.py` does with a recipe, up to the end of training."""
-    model_args, data_args, args = parse_recipe([str(path), *TINY, *overrides])
+    model_args, data_args, args = parse_recipe(
+        [str(path), *(f"--{key}={value}" for key, value in TINY.items()), *overrides]
+    )
     splits = load_splits(data_args)
     processor = recipe.build_processor(model_args)
     data = recipe.build_training_data(splits["train"], data_args, args.seed, 16000)
