@@ -9,12 +9,14 @@ import torch
 from safetensors import SafetensorError
 from torch.utils.data import DataLoader
 from transformers import Trainer
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.trainer_utils import (
     PREFIX_CHECKPOINT_DIR,
     EvalLoopOutput,
     get_last_checkpoint,
     rotate_checkpoints,
 )
+from transformers.utils import logging
 
 from supclap.data.collator import ContrastiveCollator
 from supclap.data.sampler import LengthGroupedSampler
@@ -29,6 +31,8 @@ from supclap.preemption import any_rank
 from supclap.training_args import SupClapTrainingArguments
 from supclap.training_model import SupClapForContrastiveTraining
 
+
+logger = logging.get_logger(__name__)
 
 STAGING = "_incomplete"
 
@@ -50,6 +54,19 @@ def build_criterion(args: SupClapTrainingArguments) -> SupClapLoss:
         radius_init=args.radius_init,
         clamp_radius=args.clamp_radius,
     )
+
+
+class _Embedder(torch.nn.Module):
+    """A dual encoder that embeds through the training module's own forward, where FSDP gathers the shards."""
+
+    def __init__(self, model: SupClapForContrastiveTraining):
+        super().__init__()
+        self.model = model
+
+    def get_audio_features(self, **inputs: torch.Tensor) -> BaseModelOutputWithPooling:
+        return BaseModelOutputWithPooling(pooler_output=self.model(**inputs))
+
+    get_text_features = get_audio_features
 
 
 class SupClapTrainer(Trainer):
@@ -163,9 +180,12 @@ class SupClapTrainer(Trainer):
 
     def _get_train_sampler(self, train_dataset=None) -> torch.utils.data.Sampler | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset
-        lengths = getattr(dataset, "lengths", None)
-        if lengths is None or self.args.train_sampling_strategy != "group_by_length":
+        if self.args.train_sampling_strategy != "group_by_length" or not hasattr(dataset, "lengths"):
             return super()._get_train_sampler(dataset)
+        lengths = dataset.lengths
+        if lengths is None:
+            logger.warning_once("group_by_length: the rows have no `duration`, so batches are of clips of any length.")
+            return torch.utils.data.RandomSampler(dataset)
         return LengthGroupedSampler(lengths, self.args.train_batch_size * self.args.world_size, self.args.seed)
 
     def get_decay_parameter_names(self, model) -> list[str]:
@@ -232,7 +252,7 @@ class SupClapTrainer(Trainer):
 
     def _zero_shot_accuracy(self, audio: torch.Tensor, labels: list[str]) -> float:
         names = sorted(set(labels))
-        embeds = encode_labels(self._clap, self.processing_class, names, self.args.zero_shot_templates)
+        embeds = encode_labels(_Embedder(self.model), self.processing_class, names, self.args.zero_shot_templates)
         return zero_shot_metrics(audio, embeds, [names.index(label) for label in labels])["accuracy"]
 
     def _embed(self, dataloader) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[str | None]]:
@@ -240,10 +260,12 @@ class SupClapTrainer(Trainer):
         label of each clip where it has one.
         """
         embedded = []
+        model = _Embedder(self.model)
         for rows in dataloader:
-            audio = embed_audio(self._clap, self.processing_class, [row["audio"] for row in rows], len(rows))
+            # one pass each, as sharded ranks must take the same number of them
+            audio = embed_audio(model, self.processing_class, [row["audio"] for row in rows], len(rows))
             captions = [caption for row in rows for caption in row["captions"]]
-            texts = embed_texts(self._clap, self.processing_class, captions)
+            texts = embed_texts(model, self.processing_class, captions, len(captions))
             per_clip = torch.as_tensor(texts).split([len(row["captions"]) for row in rows])
             labels = [row.get("label") for row in rows]
             local = list(zip(torch.as_tensor(audio), per_clip, labels, strict=True))

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import runpy
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,10 +38,21 @@ class Run:
         return self.process.exitcode
 
 
-def _child(argv: list[str], log: str) -> None:
+def _logged(function: Callable, arguments: tuple, log: str) -> None:
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(file, 1)
     os.dup2(file, 2)
+    function(*arguments)
+
+
+def call(function: Callable, arguments: tuple, log: Path) -> multiprocessing.Process:
+    """Starts a call in such a process; what it prints goes to `log`."""
+    process = _context.Process(target=_logged, args=(function, arguments, str(log)))
+    process.start()
+    return process
+
+
+def _train(argv: list[str]) -> None:
     sys.argv = [str(ROOT / "train_supclap.py"), *argv]
     runpy.run_path(sys.argv[0], run_name="__main__")
 
@@ -49,9 +61,7 @@ def start(recipe: Path, *overrides: str) -> Run:
     """Starts `train_supclap.py recipe overrides`."""
     number = len(list(recipe.parent.glob("run*.log")))
     log = recipe.parent / f"run{number}.log"
-    process = _context.Process(target=_child, args=([str(recipe), *overrides], str(log)))
-    process.start()
-    return Run(process, log)
+    return Run(call(_train, ([str(recipe), *overrides],), log), log)
 
 
 def finish(recipe: Path, *overrides: str) -> str:
