@@ -1,10 +1,15 @@
 """Trains a SupCLAP model from a recipe: `accelerate launch train_supclap.py configs/x.yaml [--key value ...]`.
 
 Run again after a kill, the same command goes on from the last checkpoint. At the end it evaluates the model on the
-test split, saves it to `output_dir` as a standard checkpoint and says where everything is.
+test split, saves it to `output_dir` as a standard checkpoint and says where everything is. Asked to end (SIGTERM), it
+writes a checkpoint and exits with status 75, leaving the file `preempted` in `output_dir`.
 """
 
+import atexit
+import shutil
 import sys
+import tempfile
+from pathlib import Path
 
 from supclap.config import RecipeError, parse_recipe
 from supclap.data.sources import DataError
@@ -14,12 +19,15 @@ def main(argv: list[str] | None = None) -> dict:
     """Trains, evaluates and saves.
 
     Args:
-        argv: The recipe and its overrides; the process's own arguments when omitted.
+        argv: The recipe and its overrides; the process's own arguments when omitted. With `--dry-run` among them,
+            the plan of the run is printed and nothing is written.
 
     Returns:
         The results that are also written to `results.json`.
     """
-    model_args, data_args, training_args = parse_recipe(sys.argv[1:] if argv is None else argv)
+    argv = list(sys.argv[1:] if argv is None else argv)
+    dry_run = "--dry-run" in argv
+    model_args, data_args, training_args = parse_recipe([word for word in argv if word != "--dry-run"])
 
     from transformers import ProgressCallback, set_seed
     from transformers.trainer_utils import get_last_checkpoint
@@ -28,13 +36,19 @@ def main(argv: list[str] | None = None) -> dict:
     from supclap.callbacks import ShortProgressCallback, TrainingCurvesCallback
     from supclap.data.manifest import build_manifest
     from supclap.data.sources import load_splits
+    from supclap.guard import GuardRailsCallback
+    from supclap.plan import plan
+    from supclap.preemption import PREEMPTED_EXIT_CODE, PREEMPTED_FILE, PreemptionCallback
     from supclap.report import evaluate_and_report
     from supclap.trainer import SupClapTrainer
 
     recipe.quiet_libraries()
     recipe.use_all_cores()
     splits = load_splits(data_args)
-    recipe.check_recipe(training_args.output_dir, model_args, data_args, training_args)
+    recipe.check_recipe(training_args.output_dir, model_args, data_args, training_args, write=not dry_run)
+    if dry_run:
+        training_args.output_dir, training_args.report_to = tempfile.mkdtemp(), []
+        atexit.register(shutil.rmtree, training_args.output_dir)
     set_seed(training_args.seed)
     processor = recipe.build_processor(model_args)
     model = recipe.build_model(model_args)
@@ -52,6 +66,8 @@ def main(argv: list[str] | None = None) -> dict:
         batches = data_args.input_statistics_batches
         recipe.fit_input_statistics(model, train_data, collator, batches, training_args.train_batch_size)
 
+    (Path(training_args.output_dir) / PREEMPTED_FILE).unlink(missing_ok=True)
+    preemption, guard_rails = PreemptionCallback(), GuardRailsCallback(model.config.logit_scale_max)
     trainer = SupClapTrainer(
         model=model,
         args=training_args,
@@ -59,13 +75,22 @@ def main(argv: list[str] | None = None) -> dict:
         data_collator=collator,
         train_dataset=train_data,
         eval_dataset=evaluation.get("validation"),
-        callbacks=[TrainingCurvesCallback()],
+        callbacks=[preemption, guard_rails, *([] if dry_run else [TrainingCurvesCallback()])],
         manifest=build_manifest(splits, data_args.content_hashes),
     )
     if not training_args.disable_tqdm:
         trainer.remove_callback(ProgressCallback)
         trainer.add_callback(ShortProgressCallback())
+    if dry_run:
+        counts = {"train": len(train_data), **{split: len(data) for split, data in evaluation.items()}}
+        text = plan(trainer, counts)
+        if trainer.is_world_process_zero():
+            print(text)
+        return {}
     trainer.train(resume_from_checkpoint=last_checkpoint)
+    if preemption.preempted:
+        print(f"ended by SIGTERM at step {trainer.state.global_step}; run the same command again to go on.")
+        sys.exit(PREEMPTED_EXIT_CODE)
     trainer.save_model()
     return evaluate_and_report(trainer, splits, evaluation.get("test"))
 
@@ -73,5 +98,5 @@ def main(argv: list[str] | None = None) -> dict:
 if __name__ == "__main__":
     try:
         main()
-    except (RecipeError, DataError) as error:
+    except (RecipeError, DataError, OSError, ArithmeticError) as error:
         sys.exit(f"error: {error}")

@@ -4,7 +4,10 @@ from pathlib import Path
 
 from transformers import TrainerCallback
 from transformers.trainer_callback import ProgressCallback
+from transformers.utils import logging
 
+
+logger = logging.get_logger(__name__)
 
 CURVES = "training_curves.png"
 PANELS = {
@@ -73,6 +76,9 @@ class TrainingCurvesCallback(TrainerCallback):
 
     def on_save(self, args, state, control, **kwargs):
         if state.is_world_process_zero:
-            plot_training_curves(state.log_history, Path(args.output_dir) / CURVES)
+            try:
+                plot_training_curves(state.log_history, Path(args.output_dir) / CURVES)
+            except OSError as error:  # a picture is no reason to end a run
+                logger.warning(f"{CURVES} could not be written: {error}")
 
     on_train_end = on_save

@@ -164,29 +164,44 @@ def _convert(key: str, value: Any, kind: Any, where: str) -> Any:
     raise RecipeError(f"{where}: {key} must be {allowed}, got {value!r}.")
 
 
-def parse_recipe(argv: Sequence[str]) -> tuple[ModelArguments, DataArguments, SupClapTrainingArguments]:
-    """Reads `recipe.yaml [--key value …]`.
-
-    The file has the sections `model`, `data` and `training`; the keys are unique over all sections, so an override
-    needs no section. A value on the command line is read as YAML.
-
-    Raises:
-        RecipeError: The file is missing or not a mapping, a key is unknown (the nearest right one is named) or in the
-            wrong section, or a value has the wrong type.
-    """
+def _with_bases(path: Path, above: tuple[Path, ...] = ()) -> list[tuple[Path, dict]]:
+    """The file and what it is based on, each with its sections, in the order in which they apply."""
     import yaml
 
-    if not argv or argv[0].startswith("--"):
-        raise RecipeError("usage: train_supclap.py RECIPE.yaml [--key value …]; recipes are in configs/.")
-    path = Path(argv[0])
+    asked = f", a base of {above[-1]}" if above else ""
     if not path.is_file():
-        raise RecipeError(f"no recipe at {str(path)!r}; recipes are in configs/.")
+        raise RecipeError(f"no recipe at {str(path)!r}{asked}; recipes are in configs/.")
+    if path.resolve() in [file.resolve() for file in above]:
+        raise RecipeError(f"recipes are based on each other: {' -> '.join(map(str, [*above, path]))}.")
     try:
         recipe = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except yaml.YAMLError as error:
         raise RecipeError(f"{path} is not YAML: {error}") from None
     if not isinstance(recipe, dict):
         raise RecipeError(f"{path}: expected the sections {', '.join(SECTIONS)}, got {type(recipe).__name__}.")
+    bases = recipe.pop("base", None) or []
+    bases = [bases] if isinstance(bases, str) else bases
+    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+        raise RecipeError(f"{path}: base must be a file or a list of files, got {bases!r}.")
+    files = [file for base in bases for file in _with_bases(path.parent / base, (*above, path))]
+    return [*files, (path, recipe)]
+
+
+def parse_recipe(argv: Sequence[str]) -> tuple[ModelArguments, DataArguments, SupClapTrainingArguments]:
+    """Reads `recipe.yaml [--key value …]`.
+
+    The file has the sections `model`, `data` and `training`; the keys are unique over all sections, so an override
+    needs no section. A value on the command line is read as YAML. `base` names other recipes, relative to the file,
+    that this one changes: of several files that set a key the last one counts, and the file itself comes after its
+    bases.
+
+    Raises:
+        RecipeError: A file is missing, not a mapping or its own base, a key is unknown (the nearest right one is
+            named) or in the wrong section, or a value has the wrong type.
+    """
+    if not argv or argv[0].startswith("--"):
+        raise RecipeError("usage: train_supclap.py RECIPE.yaml [--key value …]; recipes are in configs/.")
+    path = Path(argv[0])
     fields = _fields()
     hints = {section: typing.get_type_hints(kind) for section, kind in SECTIONS.items()}
     values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
@@ -197,15 +212,16 @@ def parse_recipe(argv: Sequence[str]) -> tuple[ModelArguments, DataArguments, Su
         section = fields[key][0]
         values[section][key] = _convert(key, value, hints[section][key], where)
 
-    for section, content in recipe.items():
-        if section not in SECTIONS:
-            raise _unknown(section, list(SECTIONS), str(path))
-        if not isinstance(content or {}, dict):
-            raise RecipeError(f"{path}: section {section!r} must be a mapping of keys, got {content!r}.")
-        for key, value in (content or {}).items():
-            if key in fields and fields[key][0] != section:
-                raise RecipeError(f"{path}: {key!r} belongs into the section {fields[key][0]!r}, not {section!r}.")
-            put(key, value, f"{path}, section {section}")
+    for file, recipe in _with_bases(path):
+        for section, content in recipe.items():
+            if section not in SECTIONS:
+                raise _unknown(section, [*SECTIONS, "base"], str(file))
+            if not isinstance(content or {}, dict):
+                raise RecipeError(f"{file}: section {section!r} must be a mapping of keys, got {content!r}.")
+            for key, value in (content or {}).items():
+                if key in fields and fields[key][0] != section:
+                    raise RecipeError(f"{file}: {key!r} belongs into the section {fields[key][0]!r}, not {section!r}.")
+                put(key, value, f"{file}, section {section}")
     arguments = list(argv[1:])
     while arguments:
         name = arguments.pop(0)

@@ -144,9 +144,16 @@ def check_batch_size(data: CaptionedClips, args: SupClapTrainingArguments) -> No
 
 
 def check_recipe(
-    output_dir: str | Path, model: ModelArguments, data: DataArguments, training: SupClapTrainingArguments
+    output_dir: str | Path,
+    model: ModelArguments,
+    data: DataArguments,
+    training: SupClapTrainingArguments,
+    write: bool = True,
 ) -> None:
     """Writes the recipe of a new run; refuses to go on from a run with another one.
+
+    Args:
+        write: Whether to write it; a dry run only checks.
 
     Raises:
         RecipeError: `output_dir` holds a run with other settings; each is named with both values.
@@ -155,6 +162,7 @@ def check_recipe(
         **dataclasses.asdict(model),
         **dataclasses.asdict(data),
         **{key: value for key, value in training.to_dict().items() if key in _resumable_keys()},
+        "world_size": training.world_size,  # it decides which pairs meet in a batch
     }
     current = json.loads(json.dumps(current))
     path = Path(output_dir) / RECIPE_FILE
@@ -171,10 +179,15 @@ def check_recipe(
                 "start anew, or the old settings to go on."
             )
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not write:
+        return
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(current, indent=1), encoding="utf-8")
-    part.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(current, indent=1), encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise RecipeError(f"output_dir {str(output_dir)!r} cannot be written: {error}. Name another one.") from error
 
 
 def _resumable_keys() -> set[str]:

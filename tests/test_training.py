@@ -1,143 +1,30 @@
 """Training end to end on tones whose caption is their pitch: learning, resuming after a kill, and what is saved."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
+import re
 
-import numpy as np
+import _runs
 import pytest
-import soundfile
-import torch
-import yaml
 from safetensors.torch import load_file
 
 from supclap import SupClapModel
 
 
-ROOT = Path(__file__).parent.parent
-PITCHES = {"low": 200, "middle": 700, "high": 2000, "shrill": 5000}
-
-
-@pytest.fixture(scope="module")
-def text_encoder(tmp_path_factory, tokenizer):
-    """A tiny random BERT with the real tokenizer, saved as a folder."""
-    from transformers import BertConfig, BertModel
-
-    folder = tmp_path_factory.mktemp("text")
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=64,
-    )
-    BertModel(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def tones(tmp_path_factory):
-    """A folder of tones with a table, in the form a user would bring."""
-    folder = tmp_path_factory.mktemp("tones")
-    rng = np.random.default_rng(0)
-    lines = ["file_name,caption,label,split"]
-    for label, pitch in PITCHES.items():
-        for take in range(6):
-            time_axis = np.arange(int(16000 * rng.uniform(0.5, 0.9))) / 16000
-            wave = 0.3 * np.sin(2 * np.pi * pitch * rng.uniform(0.97, 1.03) * time_axis)
-            name = f"{label}{take}.wav"
-            soundfile.write(folder / name, wave + 0.001 * rng.standard_normal(len(wave)), 16000)
-            split = {4: "validation", 5: "test"}.get(take, "train")
-            lines.append(f"{name},a {label} tone,{label},{split}")
-    (folder / "metadata.csv").write_text("\n".join(lines))
-    return folder
-
-
-@pytest.fixture
-def recipe(tmp_path, tones, text_encoder):
-    content = {
-        "model": {
-            "text_model": str(text_encoder),
-            "audio_model": "ced-tiny",
-            "audio_config": {
-                "hidden_size": 32,
-                "num_attention_heads": 2,
-                "num_hidden_layers": 1,
-                "hidden_dropout": 0.1,
-            },
-            "projection_dim": 16,
-        },
-        "data": {
-            "data_dir": str(tones),
-            **{f"{split}_file": "metadata.csv" for split in ("train", "validation", "test")},
-            "split_column": "split",
-            **{f"{split}_splits": [split] for split in ("train", "validation", "test")},
-            "caption_columns": ["caption"],
-            "label_column": "label",
-            "waveform_augment": {"speeds": [97, 100, 103]},
-            "spectrogram_augment": {"frequency_masks": 1, "response_db": 3},
-            "input_statistics_batches": 2,
-        },
-        "training": {
-            "output_dir": str(tmp_path / "run"),
-            "seed": 3,
-            "per_device_train_batch_size": 8,
-            "per_device_eval_batch_size": 4,
-            "max_steps": 12,
-            "learning_rate": 3e-3,
-            "radius_learning_rate": 1e-3,
-            "eval_strategy": "steps",
-            "eval_steps": 4,
-            "save_steps": 4,
-            "logging_steps": 1,
-            "use_cpu": True,
-            "zero_shot_templates": ["a {} tone"],
-        },
-    }
-    path = tmp_path / "recipe.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return path
-
-
-def command(recipe: Path, *overrides: str) -> list[str]:
-    return [sys.executable, str(ROOT / "train_supclap.py"), str(recipe), *overrides]
-
-
-def train(recipe: Path, *overrides: str) -> str:
-    done = subprocess.run(command(recipe, *overrides), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
-def history(folder: Path, step: int) -> list[dict]:
-    """The logged values up to a step, without those of time."""
-    state = json.loads((folder / f"checkpoint-{step}" / "trainer_state.json").read_text())
-    timing = ("runtime", "per_second")
-    return [{key: value for key, value in entry.items() if not key.endswith(timing)} for entry in state["log_history"]]
-
-
 def test_a_run_saves_a_model_results_and_curves_and_logs_every_part(recipe, tmp_path):
-    printed = train(recipe)
+    printed = _runs.finish(recipe)
     folder = tmp_path / "run"
     results = json.loads((folder / "results.json").read_text())
     assert results["retrieval"]["text_to_audio/recall@1"]["n"] == 4
     assert 0 <= results["zero_shot"]["accuracy"]["low"] <= results["zero_shot"]["accuracy"]["value"]
     assert (folder / "training_curves.png").read_bytes().startswith(b"\x89PNG")
     assert str(folder / "results.json") in printed
-    logged = set().union(*history(folder, 12))
+    logged = set().union(*_runs.history(folder, 12))
     parts = {"loss", "loss_contrastive", "loss_svr", "loss_constraint", "radius", "pair_distance"}
     assert parts | {"radius_out_of_range", "temperature", "eval_text_to_audio/recall@1", "eval_loss"} <= logged
 
 
 def test_the_saved_model_has_no_training_only_weights_and_the_radius_lies_beside_it(recipe, tmp_path):
-    train(recipe, "--max_steps", "4")
+    _runs.finish(recipe, "--max_steps", "4")
     checkpoint = tmp_path / "run" / "checkpoint-4"
     _, info = SupClapModel.from_pretrained(checkpoint, output_loading_info=True)
     assert not info["unexpected_keys"]
@@ -146,46 +33,27 @@ def test_the_saved_model_has_no_training_only_weights_and_the_radius_lies_beside
     assert any("radius" in name for name in load_file(checkpoint / "_svr_criterion.safetensors"))
 
 
-def test_a_killed_run_goes_on_to_the_same_losses_and_weights(recipe, tmp_path):
-    train(recipe)
-    whole = tmp_path / "run"
-    killed = tmp_path / "killed"
-    process = subprocess.Popen(
-        command(recipe, "--output_dir", str(killed)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    deadline = time.time() + 120
-    while not (killed / "checkpoint-4").exists() and time.time() < deadline:
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (killed / "checkpoint-12").exists(), "the run ended before it was killed"
-    train(recipe, "--output_dir", str(killed))
-    assert history(killed, 12) == history(whole, 12)
-    for name in ("model.safetensors", "_svr_criterion.safetensors"):
-        one, other = load_file(whole / name), load_file(killed / name)
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[key], other[key]) for key in one)
-
-
-def test_a_half_written_checkpoint_is_not_taken_for_a_whole_one(recipe, tmp_path):
-    train(recipe, "--max_steps", "4")
-    half = tmp_path / "run" / "_incomplete" / "checkpoint-8"
-    half.mkdir(parents=True)
-    (half / "model.safetensors").write_bytes(b"torn")
-    printed = train(recipe, "--max_steps", "4")
-    assert "4 steps" in printed
-
-
 def test_going_on_with_other_settings_is_refused_and_says_which(recipe):
-    train(recipe, "--max_steps", "4")
-    done = subprocess.run(command(recipe, "--max_steps", "4", "--seed", "9"), capture_output=True, text=True)
-    assert done.returncode != 0
-    assert "seed: 3 there, 9 now" in done.stderr
-    assert "Set another --output_dir" in done.stderr
+    _runs.finish(recipe, "--max_steps", "4")
+    run = _runs.start(recipe, "--max_steps", "4", "--seed", "9")
+    assert run.wait() == 1
+    assert "seed: 3 there, 9 now" in run.text
+    assert "Set another --output_dir" in run.text
+
+
+def test_a_dry_run_prints_the_plan_and_writes_nothing(recipe, tmp_path):
+    printed = _runs.finish(recipe, "--dry-run", "--max_steps", "500", "--freeze_text", "true")
+    assert not (tmp_path / "run").exists()
+    assert "16 train, 4 validation, 4 test" in printed
+    assert "500 of 8 pairs (8 on each of 1 processes), 250.0 epochs" in printed
+    assert re.search(r"text tower +0 trained +[\d,]+ frozen", printed)
+    assert re.search(r"audio tower +[\d,]+ trained +0 frozen", printed)
+    assert re.search(r"time +[\d.e-]+ s a step \(median of 3 after the first\)", printed)
+    assert re.search(r"measured peak of the whole process: [\d.]+ GB", printed)
 
 
 def test_training_learns_the_tones(recipe, tmp_path):
-    train(recipe, "--max_steps", "60", "--eval_strategy", "no", "--save_steps", "60", "--warmup_steps", "6")
+    _runs.finish(recipe, "--max_steps", "60", "--eval_strategy", "no", "--save_steps", "60", "--warmup_steps", "6")
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["zero_shot"]["accuracy"]["value"] == 1.0
 
@@ -202,11 +70,9 @@ def test_training_learns_the_tones(recipe, tmp_path):
     ],
 )
 def test_wrong_data_is_named_before_training_starts(recipe, override, message):
-    import re
-
-    done = subprocess.run(command(recipe, *override), capture_output=True, text=True, timeout=120)
-    assert done.returncode != 0
-    assert re.search(message, done.stderr.splitlines()[-1]), done.stderr[-1500:]
+    run = _runs.start(recipe, *override)
+    assert run.wait() == 1
+    assert re.search(message, run.text.splitlines()[-1]), run.text[-1500:]
 
 
 def test_parts_with_their_own_learning_rate_get_it_and_keep_their_weight_decay(tiny_model, processor, tmp_path):

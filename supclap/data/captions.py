@@ -140,6 +140,7 @@ class CaptionedClips(Dataset):
             "audio": waveform,
             "text": row["captions"][caption],
             "language": caption_languages(row)[caption],
+            "id": row["id"],
             "group": row.get("group") or row["id"],
             "draw": int(rng.integers(2**31)),
         }

@@ -23,7 +23,7 @@ class ContrastiveCollator:
     spectrogram_augment: SpectrogramAugment | None = None
     seed: int = 0
 
-    def __call__(self, samples: list[dict]) -> dict[str, torch.Tensor]:
+    def __call__(self, samples: list[dict]) -> dict[str, torch.Tensor | list[str]]:
         rate = self.processor.feature_extractor.sampling_rate
         languages = tokenizer_codes(
             getattr(self.processor, "tokenizer", None), [sample.get("language") for sample in samples]
@@ -42,5 +42,6 @@ class ContrastiveCollator:
             batch["input_features"] = self.spectrogram_augment(
                 batch["input_features"], batch["input_features_mask"], generator
             )
+        batch["ids"] = [sample.get("id") for sample in samples]  # to name the clips of a batch that fails
         batch["clip_ids"] = same_clip_ids([sample["group"] for sample in samples])
         return batch

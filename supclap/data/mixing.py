@@ -1,6 +1,7 @@
 """Scenes from short recordings, with captions that say what happens: for any clip collection with captions."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 

@@ -1,0 +1,77 @@
+"""Exponential moving average of the weights: evaluated and saved in place of those that training changes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+from transformers import TrainerCallback
+
+
+TRAINING_WEIGHTS = "_training_weights.safetensors"
+
+
+class WeightAverage(TrainerCallback):
+    """Averages the trained parameters after each step: `average = decay * average + (1 - decay) * weights`.
+
+    Args:
+        model: The model whose trained parameters are averaged, each whole on its process.
+        decay: Share of the old average, in [0, 1).
+    """
+
+    def __init__(self, model: torch.nn.Module, decay: float):
+        if not 0 <= decay < 1:
+            raise ValueError(f"ema_decay must lie in 0 … 1, without 1; got {decay}.")
+        self.parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
+        self.average: dict[str, torch.Tensor] | None = None
+        self._update = get_ema_multi_avg_fn(decay)
+
+    def start(self) -> None:
+        """Starts from the weights as they are."""
+        self.average = {name: value.detach().clone() for name, value in self.parameters.items()}
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        if self.average is None:
+            self.start()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        with torch.no_grad():
+            self._update(list(self.average.values()), list(self.parameters.values()), None)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The model has the averaged weights inside; nothing changes outside of training."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for name, average in (self.average or {}).items():
+            weights = self.parameters[name].clone()
+            self.parameters[name].copy_(average)
+            average.copy_(weights)
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Ends training with the averaged weights in the model."""
+        for name, average in (self.average or {}).items():
+            self.parameters[name].copy_(average)
+        self.average = None
+
+    def save_training_weights(self, folder: str | Path) -> None:
+        """Saves the weights that training goes on from, beside the averaged ones."""
+        weights = {name: value.detach().cpu().contiguous() for name, value in self.parameters.items()}
+        save_file(weights, Path(folder) / TRAINING_WEIGHTS)
+
+    @torch.no_grad()
+    def resume(self, folder: str | Path) -> None:
+        """Takes the weights in the model, just loaded from a checkpoint, as the average, and goes on from the others."""
+        self.start()
+        weights = load_file(Path(folder) / TRAINING_WEIGHTS)
+        for name, value in self.parameters.items():
+            value.copy_(weights[name])

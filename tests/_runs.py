@@ -1,0 +1,79 @@
+"""Runs of `train_supclap.py` in processes that start fast: forked from a server that has imported everything once."""
+
+import json
+import multiprocessing
+import os
+import runpy
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+ROOT = Path(__file__).parent.parent
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(
+    ["torch", "torchaudio", "datasets", "transformers.trainer", "supclap.trainer", "supclap.recipe", "supclap.report"]
+)
+
+
+@dataclass
+class Run:
+    """A run in progress or ended."""
+
+    process: multiprocessing.Process
+    log: Path
+
+    @property
+    def text(self) -> str:
+        """What the run printed so far, errors included."""
+        return self.log.read_text() if self.log.exists() else ""
+
+    def wait(self, timeout: float = 120) -> int:
+        """The exit status; negative after a signal."""
+        self.process.join(timeout)
+        if self.process.is_alive():
+            self.process.kill()
+            raise TimeoutError(f"still running after {timeout} s:\n{self.text[-3000:]}")
+        return self.process.exitcode
+
+
+def _logged(function: Callable, arguments: tuple, log: str) -> None:
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    function(*arguments)
+
+
+def call(function: Callable, arguments: tuple, log: Path) -> multiprocessing.Process:
+    """Starts a call in such a process; what it prints goes to `log`."""
+    process = _context.Process(target=_logged, args=(function, arguments, str(log)))
+    process.start()
+    return process
+
+
+def _train(argv: list[str]) -> None:
+    sys.argv = [str(ROOT / "train_supclap.py"), *argv]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def start(recipe: Path, *overrides: str) -> Run:
+    """Starts `train_supclap.py recipe overrides`."""
+    number = len(list(recipe.parent.glob("run*.log")))
+    log = recipe.parent / f"run{number}.log"
+    return Run(call(_train, ([str(recipe), *overrides],), log), log)
+
+
+def finish(recipe: Path, *overrides: str) -> str:
+    """Runs it to its successful end and returns what it printed."""
+    run = start(recipe, *overrides)
+    status = run.wait()
+    assert status == 0, run.text[-3000:]
+    return run.text
+
+
+def history(folder: Path, step: int) -> list[dict]:
+    """The logged values up to a step, without those of time."""
+    state = json.loads((folder / f"checkpoint-{step}" / "trainer_state.json").read_text())
+    timing = ("runtime", "per_second")
+    return [{key: value for key, value in entry.items() if not key.endswith(timing)} for entry in state["log_history"]]

@@ -1,0 +1,118 @@
+"""Training on two processes (DDP and FSDP2 over gloo) against one process with the same pairs a step."""
+
+import json
+import multiprocessing
+import socket
+from pathlib import Path
+
+import _parallel_worker
+import _runs
+import pytest
+import torch
+from safetensors.torch import load_file
+
+
+PLACES = {"single": 1, "ddp": 2, "fsdp2": 2}
+
+
+@pytest.fixture(scope="module")
+def start_model(tmp_path_factory, tokenizer, processor):
+    """A tiny model without dropout, which ranks would draw differently."""
+    from transformers import BertConfig
+
+    from supclap import CedConfig, SupClapConfig, SupClapModel
+
+    torch.manual_seed(0)
+    text = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=64,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    audio = CedConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
+    model = SupClapModel(SupClapConfig(text_config=text, audio_config=audio, projection_dim=16))
+    model.audio_model.set_input_statistics(torch.full((64,), -30.0), torch.full((64,), 50.0))
+    folder = tmp_path_factory.mktemp("start")
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder
+
+
+def launch(mode: str, folder: Path, model: Path, resume: Path | None = None) -> dict:
+    """Trains on as many processes as the mode has and returns what rank 0 wrote."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    folder.mkdir(exist_ok=True)
+    processes: list[multiprocessing.Process] = []
+    for rank in range(PLACES[mode]):
+        arguments = (rank, PLACES[mode], mode, str(folder), str(model), resume and str(resume), env)
+        processes.append(_runs.call(_parallel_worker.train, arguments, folder / f"rank{rank}.log"))
+    for process in processes:
+        process.join(240)
+    failed = [rank for rank, process in enumerate(processes) if process.exitcode != 0]
+    for process in processes:
+        process.kill()
+    assert not failed, "\n".join((folder / f"rank{rank}.log").read_text()[-3000:] for rank in failed)
+    return json.loads((folder / "log.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, start_model):
+    """The finished run of each mode: its folder and what it logged."""
+    root = tmp_path_factory.mktemp("parallel")
+    return {mode: (root / mode, launch(mode, root / mode, start_model)) for mode in PLACES}
+
+
+def values(log: dict, name: str) -> torch.Tensor:
+    return torch.tensor([entry[name] for entry in log["history"] if name in entry], dtype=torch.float64)
+
+
+def test_the_modes_are_what_they_are_called(runs):
+    assert [runs[mode][1]["world"] for mode in PLACES] == [1, 2, 2]
+    assert [runs[mode][1]["parameter"] for mode in PLACES] == ["Parameter", "Parameter", "DTensor"]
+
+
+@pytest.mark.parametrize("mode", ["ddp", "fsdp2"])
+@pytest.mark.parametrize(
+    "name", ["loss", "loss_contrastive", "loss_svr", "radius", "pair_distance", "grad_norm", "temperature"]
+)
+def test_two_processes_log_what_one_does(runs, mode, name):
+    expected = values(runs["single"][1], name)
+    assert len(expected) == _parallel_worker.STEPS
+    torch.testing.assert_close(values(runs[mode][1], name), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["ddp", "fsdp2"])
+def test_sharded_evaluation_of_an_uneven_number_of_clips_gives_the_metrics_of_one_process(runs, mode):
+    names = {name for entry in runs["single"][1]["history"] for name in entry if "recall" in name or "mAP" in name}
+    assert "eval_text_to_audio/recall@1" in names
+    for name in names:
+        assert values(runs[mode][1], name).tolist() == values(runs["single"][1], name).tolist()
+    torch.testing.assert_close(
+        values(runs[mode][1], "eval_loss"), values(runs["single"][1], "eval_loss"), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("mode", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("file", ["model.safetensors", "_svr_criterion.safetensors"])
+def test_two_processes_save_whole_weights_and_the_radius(runs, mode, file):
+    expected, saved = (load_file(runs[place][0] / file) for place in ("single", mode))
+    assert saved.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(
+            saved[name], value, rtol=0, atol=2e-3, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+@pytest.mark.parametrize("mode", ["ddp", "fsdp2"])
+def test_a_run_on_two_processes_resumes_to_the_same_losses(runs, mode, start_model):
+    folder, log = runs[mode]
+    resumed = launch(mode, folder.parent / f"{mode}-resumed", start_model, folder / "checkpoint-10")
+    assert values(resumed, "loss").tolist() == values(log, "loss").tolist()
+    assert values(resumed, "eval_loss").tolist() == values(log, "eval_loss").tolist()

@@ -1,0 +1,142 @@
+"""Every recipe of the paper's tables, and the ones to fine-tune with, train two steps with tiny towers of the right types."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from supclap import SupClapTrainer, recipe
+from supclap.config import parse_recipe
+from supclap.data.sources import load_splits
+
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+PAPER = sorted(path.stem for path in CONFIGS.glob("paper/*.yaml"))
+TINY = {
+    "projection_dim": 16,
+    "per_device_train_batch_size": 4,
+    "max_steps": 2,
+    "eval_strategy": "no",
+    "save_strategy": "no",
+    "load_best_model_at_end": "false",
+    "disable_tqdm": "true",
+    "logging_steps": 1,
+    "use_cpu": "true",
+    "bf16": "false",
+    "dataloader_num_workers": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def sonar(tmp_path_factory, tokenizer):
+    """A tiny random encoder of SONAR's type, with a tokenizer that fits it."""
+    from transformers import M2M100Config
+    from transformers.models.m2m_100.modeling_m2m_100 import M2M100Encoder
+
+    folder = tmp_path_factory.mktemp("sonar")
+    config = M2M100Config(
+        vocab_size=len(tokenizer),
+        d_model=16,
+        encoder_layers=1,
+        encoder_ffn_dim=16,
+        encoder_attention_heads=2,
+        encoder_layerdrop=0.0,
+        max_position_embeddings=64,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    M2M100Encoder(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory):
+    """Noise in the layouts of AudioCaps and Clotho, and as a user's folder."""
+    root = tmp_path_factory.mktemp("corpora")
+    rng = np.random.default_rng(0)
+
+    def clips(folder: str, count: int) -> list[str]:
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        names = [f"{Path(folder).name}{number}.wav" for number in range(count)]
+        for name in names:
+            soundfile.write(root / folder / name, 0.1 * rng.standard_normal(6000), 16000)
+        return names
+
+    def table(path: str, header: str, rows: list[str]) -> None:
+        (root / path).write_text("\n".join([header, *rows]))
+
+    for split in ("train", "val", "test"):
+        names = clips("audiocaps", 8)
+        table(f"audiocaps/{split}.csv", "file_name,caption", [f"{name},noise of {name}" for name in names])
+    captions = [f"caption_{number}" for number in range(1, 6)]
+    for split in ("development", "validation", "evaluation"):
+        names = clips(f"clotho/{split}", 8)
+        rows = [",".join([name, *(f"{caption} of {name}" for caption in captions)]) for name in names]
+        table(f"clotho/{split}/clotho_captions_{split}.csv", ",".join(["file_name", *captions]), rows)
+    names = clips("own", 8)
+    splits = ["train"] * 6 + ["validation", "test"]
+    rows = [f"{name},noise of {name},{split}" for name, split in zip(names, splits, strict=True)]
+    table("own/metadata.csv", "file_name,caption,split", rows)
+    return root
+
+
+def train_two_steps(path: Path, *overrides: str) -> SupClapTrainer:
+    """What `train_supclap.py` does with a recipe, up to the end of training."""
+    model_args, data_args, args = parse_recipe(
+        [str(path), *(f"--{key}={value}" for key, value in TINY.items()), *overrides]
+    )
+    splits = load_splits(data_args)
+    processor = recipe.build_processor(model_args)
+    data = recipe.build_training_data(splits["train"], data_args, args.seed, 16000)
+    collator = recipe.build_collator(processor, data_args, args.seed)
+    trainer = SupClapTrainer(recipe.build_model(model_args), args, processor, collator, train_dataset=data)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "grad_norm" in entry]
+    assert len(losses) == 2
+    assert np.isfinite(losses).all()
+    return trainer
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_a_row_of_the_papers_tables_trains(name, sonar, corpora, tmp_path):
+    corpus = "clotho" if "clotho" in name else "audiocaps"
+    audio = json.dumps({"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1})
+    towers = ["--text_model", str(sonar), "--audio_model", "ced-tiny", "--audio_config", audio]
+    folders = ["--data_dir", str(corpora / corpus), "--output_dir", str(tmp_path)]
+    trainer = train_two_steps(CONFIGS / "paper" / f"{name}.yaml", *towers, *folders)
+    assert trainer.model.clap.config.text_config.model_type == "m2m_100"
+    assert trainer.model.clap.config.audio_config.model_type == "supclap_ced"
+    words = name.split("_")
+    criterion = trainer.model.criterion
+    assert criterion.objective == ("siglip" if "siglip" in words else "infonce")
+    assert criterion.svr == next((kind for kind in ("static", "dynamic") if kind in words), None)
+    assert criterion.symmetric == ("uni" not in words)
+    assert criterion.beta == (0.0 if "unconstrained" in words else 0.01)
+    assert criterion.alpha == 1.0
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_a_row_of_the_papers_tables_has_the_papers_hyper_parameters(name):
+    _, _, args = parse_recipe([str(CONFIGS / "paper" / f"{name}.yaml"), "--use_cpu", "true"])
+    assert args.per_device_train_batch_size == 24
+    # ten passes over the captions: of Clotho, one of the five of a clip is drawn an epoch
+    assert args.num_train_epochs == (50 if "clotho" in name else 10)
+    assert (args.learning_rate, args.lr_scheduler_type, args.weight_decay) == (5e-5, "constant", 0)
+    assert (args.adam_beta1, args.adam_beta2) == (0.9, 0.999)
+    assert args.optim.startswith("adamw_torch")
+    assert args.output_dir == f"outputs/paper/{name}"
+
+
+def test_the_recipe_for_ones_own_folder_trains_and_laion_claps_differs_only_in_what_it_says(
+    checkpoint, corpora, tmp_path
+):
+    overrides = ["--data_dir", str(corpora / "own"), "--output_dir", str(tmp_path / "run"), "--model", str(checkpoint)]
+    trainer = train_two_steps(CONFIGS / "finetune.yaml", *overrides)
+    assert trainer.model.clap.logit_scale.requires_grad
+    trainer = train_two_steps(CONFIGS / "finetune_laion_clap.yaml", *overrides)
+    assert not trainer.model.clap.logit_scale.requires_grad
+    assert trainer.args.svr == "dynamic"
+    assert torch.isfinite(next(trainer.model.criterion.parameters())).all()

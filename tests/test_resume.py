@@ -1,0 +1,164 @@
+"""Runs that are killed, asked to end or out of disk space go on as if nothing had happened."""
+
+import random
+import re
+import resource
+import signal
+import time
+from pathlib import Path
+
+import _runs
+import pytest
+import torch
+from conftest import write_recipe
+from safetensors.torch import load_file
+
+
+STEPS = 18
+
+
+@pytest.fixture(scope="module")
+def long_recipe(tmp_path_factory, tones, text_encoder):
+    """A recipe that saves often, so that kills hit saving as well as training, and was run to its end in `run` beside
+    it. Dropout, crops, augmentation and one of two captions draw random numbers.
+    """
+    path = write_recipe(
+        tmp_path_factory.mktemp("long"),
+        tones,
+        text_encoder,
+        max_steps=STEPS,
+        save_steps=3,
+        eval_steps=6,
+        save_total_limit=2,
+        warmup_steps=4,
+        lr_scheduler_type="cosine",
+    )
+    _runs.finish(path)
+    return path
+
+
+def wait_for(condition, run: _runs.Run) -> bool:
+    """Whether the condition came true before the run ended."""
+    while run.process.is_alive():
+        if condition():
+            return True
+        time.sleep(0.001)
+    return False
+
+
+def written(staging: Path, since: float) -> bool:
+    """Whether a checkpoint is being written, and not one that an earlier kill left."""
+    return any(path.exists() and path.stat().st_mtime > since for path in staging.glob("*"))
+
+
+def assert_same_run(folder: Path, reference: Path, step: int) -> None:
+    """Every logged value, weight, moment of the optimiser, learning rate and random state is equal."""
+    assert _runs.history(folder, step) == _runs.history(reference, step)
+    for name in ("model.safetensors", "_svr_criterion.safetensors"):
+        one, other = load_file(folder / name), load_file(reference / name)
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[key], other[key]) for key in one)
+    for name in ("optimizer.pt", "scheduler.pt"):
+        states = [torch.load(where / f"checkpoint-{step}" / name) for where in (folder, reference)]
+        torch.testing.assert_close(*states, rtol=0, atol=0)
+
+
+def kill_repeatedly(recipe: Path, folder: Path, kills: int, seed: int) -> dict[str, int]:
+    """Runs a recipe, killing it at random points, every second time while a checkpoint is being written.
+
+    A run that ends before all kills are done is followed by another one, in a new folder.
+
+    Returns:
+        Counts of kills, of those that left a checkpoint half written, and of completed runs.
+    """
+    rng = random.Random(seed)
+    done = {"kills": 0, "inside a checkpoint write": 0, "runs": 0}
+    while True:
+        output = folder / f"killed{done['runs']}"
+        started = time.time()
+        run = _runs.start(recipe, "--output_dir", str(output))
+        staging = output / "_incomplete"
+        if done["kills"] < kills:
+            wait_for(lambda output=output: (output / "recipe.json").exists(), run)
+            if done["kills"] % 2:
+                wait_for(lambda staging=staging, since=started: written(staging, since), run)
+                time.sleep(rng.uniform(0, 0.02))
+            else:
+                time.sleep(rng.uniform(0, 1.2))
+            run.process.kill()
+            if run.wait() == -signal.SIGKILL:
+                done["kills"] += 1
+                done["inside a checkpoint write"] += staging.exists()
+                continue
+        assert run.wait() == 0, run.text[-3000:]
+        done["runs"] += 1
+        if done["kills"] >= kills:
+            return done
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(30, marks=pytest.mark.record)])
+def test_a_run_killed_at_random_points_gives_the_same_losses_and_weights(long_recipe, tmp_path, kills):
+    done = kill_repeatedly(long_recipe, tmp_path, kills, seed=kills)
+    print(done)
+    assert done["kills"] == kills
+    assert done["inside a checkpoint write"]
+    for number in range(done["runs"]):
+        assert_same_run(tmp_path / f"killed{number}", long_recipe.parent / "run", step=STEPS)
+
+
+def test_a_half_written_checkpoint_is_not_taken_for_a_whole_one(recipe, tmp_path):
+    _runs.finish(recipe, "--max_steps", "4")
+    half = tmp_path / "run" / "_incomplete" / "checkpoint-8"
+    half.mkdir(parents=True)
+    (half / "model.safetensors").write_bytes(b"torn")
+    assert "4 steps" in _runs.finish(recipe, "--max_steps", "4")
+
+
+def ask_to_end(recipe: Path, folder: Path, step: int) -> int:
+    """Runs a recipe, sends SIGTERM after a step and returns the step of the checkpoint that this leaves."""
+    run = _runs.start(recipe, "--output_dir", str(folder))
+    assert wait_for(lambda: f"step {step}:" in run.text, run)
+    run.process.terminate()
+    assert run.wait() == 75, run.text[-3000:]
+    assert (folder / "preempted").exists()
+    assert not (folder / "model.safetensors").exists(), "the run ended before it was asked to"
+    return max(int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*"))
+
+
+def test_sigterm_leaves_a_checkpoint_a_marker_and_status_75_and_the_run_goes_on_unchanged(long_recipe, tmp_path):
+    assert ask_to_end(long_recipe, tmp_path / "asked", step=7) >= 7
+    _runs.finish(long_recipe, "--output_dir", str(tmp_path / "asked"))
+    assert not (tmp_path / "asked" / "preempted").exists()
+    assert_same_run(tmp_path / "asked", long_recipe.parent / "run", step=STEPS)
+
+
+def test_sigterm_within_an_epoch_skips_what_is_due_at_its_end(tmp_path, tones, text_encoder):
+    strategies = {"save_strategy": "epoch", "eval_strategy": "epoch", "per_device_train_batch_size": 3}
+    recipe = write_recipe(tmp_path, tones, text_encoder, max_steps=10, **strategies)  # of 5 steps an epoch
+    saved = ask_to_end(recipe, tmp_path / "asked", step=1)
+    assert 1 <= saved < 5
+    assert not [entry for entry in _runs.history(tmp_path / "asked", saved) if "eval_loss" in entry]
+    _runs.finish(recipe)
+    _runs.finish(recipe, "--output_dir", str(tmp_path / "asked"))
+    assert_same_run(tmp_path / "asked", tmp_path / "run", step=10)
+
+
+def test_a_full_disk_is_named_and_leaves_the_last_checkpoint_to_go_on_from(long_recipe, tmp_path):
+    folder = tmp_path / "full"
+    run = _runs.start(long_recipe, "--output_dir", str(folder))
+    assert wait_for((folder / "checkpoint-6").exists, run)
+    resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+    assert run.wait() == 1
+    assert re.search(r"error: checkpoint-\d+ could not be written to .*File too large.*GiB free", run.text)
+    assert re.search(r"Checkpoint-\d+ is whole. Free space there", run.text)
+    assert not (folder / "_incomplete").exists()
+    _runs.finish(long_recipe, "--output_dir", str(folder))
+    assert_same_run(folder, long_recipe.parent / "run", step=STEPS)
+
+
+def test_an_output_folder_that_cannot_be_made_is_named_before_training(recipe, tmp_path):
+    (tmp_path / "file").write_text("")
+    run = _runs.start(recipe, "--output_dir", str(tmp_path / "file" / "run"))
+    assert run.wait() == 1
+    assert run.text.splitlines()[-1].startswith("error: output_dir")
+    assert "cannot be written" in run.text
