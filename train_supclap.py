@@ -63,9 +63,13 @@ def main(argv: list[str] | None = None) -> dict:
     if not training_args.disable_tqdm:
         trainer.remove_callback(ProgressCallback)
         trainer.add_callback(ShortProgressCallback())
-    trainer.train(resume_from_checkpoint=last_checkpoint)
+    seconds = trainer.train(resume_from_checkpoint=last_checkpoint).metrics["train_runtime"]
     trainer.save_model()
-    return evaluate_and_report(trainer, splits, evaluation.get("test"))
+    first_step = int(last_checkpoint.rsplit("-", 1)[1]) if last_checkpoint else 0
+    results = evaluate_and_report(trainer, splits, evaluation.get("test"), seconds, first_step)
+    if training_args.push_to_hub:
+        trainer.push_to_hub()
+    return results
 
 
 if __name__ == "__main__":

@@ -10,7 +10,10 @@ from importlib import import_module
 
 
 # name -> (module, what it does in one line)
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "card": ("supclap.model_card", "Write the model card of a checkpoint."),
+    "push": ("supclap.hub", "Upload a checkpoint to the Hub as one commit."),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -152,6 +152,7 @@ def licence_of_model(name: str, model_type: str | None = None) -> str:
     Returns:
         The Hub's identifier, or `"unknown"`.
     """
+    import yaml
     from huggingface_hub import ModelCard, try_to_load_from_cache
 
     card: str | Path | None = Path(name) / "README.md"
@@ -165,7 +166,7 @@ def licence_of_model(name: str, model_type: str | None = None) -> str:
     if card is not None and Path(card).is_file():
         try:
             stated = ModelCard.load(card, ignore_metadata_errors=True).data.license
-        except ValueError:  # front matter that is no YAML says nothing
+        except (ValueError, yaml.YAMLError):  # broken front matter says nothing
             stated = None
     if isinstance(stated, list):
         stated = next((licence for licence in stated if is_noncommercial(str(licence))), stated[0] if stated else None)

@@ -4,6 +4,7 @@ with the package and with remote code only.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -53,7 +54,12 @@ def test_the_stock_pipeline_takes_a_label_longer_than_the_text_encoder(checkpoin
     assert sum(entry["score"] for entry in scores) == pytest.approx(1)
 
 
-BLOCK_PACKAGE = """
+# One process with the package and one that cannot import it, because starting them is what takes the time.
+WITH_PACKAGE = """
+import supclap
+trust = {}
+"""
+WITHOUT_PACKAGE = """
 import sys
 blocked = ("supclap", "modeling_supclap", "processing_supclap")
 class Blocker:
@@ -63,169 +69,159 @@ class Blocker:
 sys.meta_path.insert(0, Blocker())
 trust = {"trust_remote_code": True}
 """
-IMPORT_PACKAGE = """
-import supclap
-trust = {}
-"""
-READ_ARGUMENTS = """
-import json, sys
+BOTH = """
+import json, os, sys
 import numpy as np
-folder, clip_file, labels = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-clip = np.load(clip_file)
+from transformers import AutoModel, AutoProcessor, pipeline
+paths = json.loads(sys.argv[1])
+folder, labels = paths["folder"], paths["labels"]
+clip = np.load(paths["clip.npy"])
 asked = {"candidate_labels": labels, "hypothesis_template": "{}"}
-def in_order(result):
-    scores = {entry["label"]: entry["score"] for entry in result}
-    return [scores[label] for label in labels]
-"""
+results = {}
 
-AUTO_CLASSES = """
-from transformers import AutoModel, AutoProcessor
-model = AutoModel.from_pretrained(folder, **trust).eval()
-processor = AutoProcessor.from_pretrained(folder, **trust)
-inputs = processor(text=labels, audio=[clip], sampling_rate=16000, return_tensors="pt")
-result = model(**inputs).logits_per_audio.softmax(-1)[0].tolist()
+def scores(classify, audio):
+    found = {entry["label"]: entry["score"] for entry in classify(audio, **asked)}
+    return [found[label] for label in labels]
+
+def auto_classes(folder):
+    model = AutoModel.from_pretrained(folder, **trust).eval()
+    processor = AutoProcessor.from_pretrained(folder, **trust)
+    inputs = processor(text=labels, audio=[clip], sampling_rate=16000, return_tensors="pt")
+    return model, processor, model(**inputs).logits_per_audio.softmax(-1)[0].tolist()
+
+with_rate = {"array": clip, "sampling_rate": 16000}
+own_task = "supclap-zero-shot-audio-classification"
+results["own task"] = scores(pipeline(own_task, model=folder, trust_remote_code=True), with_rate)
+results["stock pipeline"] = scores(pipeline("zero-shot-audio-classification", model=folder, **trust), clip)
+model, processor, results["Auto classes"] = auto_classes(folder)
+try:
+    from sentence_transformers import SentenceTransformer
+except ImportError:
+    pass
+else:
+    encoder = SentenceTransformer(folder, device="cpu", **trust)
+    results["SentenceTransformer"] = {
+        "text": encoder.encode(labels).tolist(),
+        "array": encoder.encode([clip]).tolist(),
+        "dict": encoder.encode([with_rate]).tolist(),
+        "file": encoder.encode([paths["clip.wav"]]).tolist(),
+        "another rate": encoder.encode([{"array": clip, "sampling_rate": 44100}]).tolist(),
+        "dimension": encoder.get_embedding_dimension(),
+        "modalities": encoder.modalities,
+    }
 """
-STOCK_PIPELINE = """
-from transformers import pipeline
-result = in_order(pipeline("zero-shot-audio-classification", model=folder, **trust)(clip, **asked))
-"""
-OUR_PIPELINE = """
-result = in_order(supclap.pipeline(folder)({"array": clip, "sampling_rate": 16000}, **asked))
-"""
-PIPELINE_CLASS = """
-from transformers import pipeline
+ONLY_WITH_PACKAGE = """
 ours = supclap.SupClapZeroShotAudioClassificationPipeline
-classify = pipeline("zero-shot-audio-classification", model=folder, pipeline_class=ours)
-assert type(classify) is ours
-result = in_order(classify({"array": clip, "sampling_rate": 16000}, **asked))
+results["supclap.pipeline"] = scores(supclap.pipeline(folder), with_rate)
+given = pipeline("zero-shot-audio-classification", model=folder, pipeline_class=ours)
+assert type(given) is ours
+results["pipeline_class"] = scores(given, with_rate)
 """
-OWN_TASK = """
-from transformers import pipeline
-classify = pipeline("supclap-zero-shot-audio-classification", model=folder, trust_remote_code=True)
-result = in_order(classify({"array": clip, "sampling_rate": 16000}, **asked))
-"""
-SAVED_AGAIN = (
-    AUTO_CLASSES
-    + """
-model.save_pretrained(sys.argv[4])
-processor.save_pretrained(sys.argv[4])
-folder = sys.argv[4]
-"""
-    + OWN_TASK
-)
-SENTENCE_TRANSFORMER = """
-from sentence_transformers import SentenceTransformer
-model = SentenceTransformer(folder, device="cpu", **trust)
-result = {
-    "text": model.encode(labels).tolist(),
-    "array": model.encode([clip]).tolist(),
-    "dict": model.encode([{"array": clip, "sampling_rate": 16000}]).tolist(),
-    "file": model.encode([sys.argv[4]]).tolist(),
-    "dimension": model.get_embedding_dimension(),
-    "modalities": model.modalities,
-}
+ONLY_WITHOUT_PACKAGE = """
+again = paths["again"]
+model.save_pretrained(again)
+processor.save_pretrained(again)
+results["saved again"] = auto_classes(again)[2]
+results["saved again, own task"] = scores(pipeline(own_task, model=again, trust_remote_code=True), with_rate)
+
+poisoned, results["refused"] = paths["poisoned"], []
+for opens in (
+    lambda: AutoModel.from_pretrained(poisoned, trust_remote_code=False),
+    lambda: AutoProcessor.from_pretrained(poisoned, trust_remote_code=False),
+    lambda: pipeline("zero-shot-audio-classification", model=poisoned, trust_remote_code=False),
+    lambda: pipeline(own_task, model=poisoned, trust_remote_code=False),
+):
+    try:
+        opens()
+    except ValueError as error:
+        results["refused"].append("trust_remote_code" in str(error))
 """
 
 
-def through_door(prelude: str, door: str, folder, cache, clip, *more):
-    """What a fresh process gets through a door; without the package, where the package can't be imported."""
-    cache.mkdir(exist_ok=True)
-    np.save(cache / "clip.npy", clip)
-    program = prelude + READ_ARGUMENTS + door + "\nprint('RESULT', json.dumps(result))"
-    environment = {**os.environ, "HF_MODULES_CACHE": str(cache)}
-    if prelude is BLOCK_PACKAGE:
+@pytest.fixture(scope="module")
+def clip():
+    return (0.1 * np.random.default_rng(0).standard_normal(16000)).astype(np.float32)
+
+
+def poison(folder, marker):
+    """Makes every code file of a checkpoint leave a trace when it runs."""
+    for file in folder.glob("*.py"):
+        file.write_text(f"open({str(marker)!r}, 'w').close()\n" + file.read_text())
+
+
+def through_doors(program: str, checkpoint, folder, clip) -> dict:
+    np.save(folder / "clip.npy", clip)
+    soundfile.write(folder / "clip.wav", clip, 16000, subtype="FLOAT")
+    shutil.copytree(checkpoint, folder / "poisoned")
+    poison(folder / "poisoned", folder / "code-ran")
+    names = ("clip.npy", "clip.wav", "again", "poisoned")
+    paths = {"folder": str(checkpoint), "labels": LABELS, **{name: str(folder / name) for name in names}}
+    environment = {**os.environ, "HF_MODULES_CACHE": str(folder / "modules")}
+    if program.startswith(WITHOUT_PACKAGE):
         environment["PYTHONPATH"] = ""
     done = subprocess.run(
-        [sys.executable, "-c", program, str(folder), str(cache / "clip.npy"), json.dumps(LABELS), *map(str, more)],
+        [sys.executable, "-c", program + "\nprint('RESULT', json.dumps(results))", json.dumps(paths)],
         capture_output=True,
         text=True,
         env=environment,
-        cwd=cache if prelude is BLOCK_PACKAGE else None,
-        timeout=200,
+        cwd=folder if program.startswith(WITHOUT_PACKAGE) else None,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.split("RESULT")[1])
+    return json.loads(done.stdout.split("RESULT")[1]) | {"poisoned code ran": (folder / "code-ran").exists()}
 
 
-@pytest.fixture
-def expected_scores(tiny_model, processor, clips):
-    inputs = processor(text=LABELS, audio=[clips[0]], sampling_rate=16000, return_tensors="pt")
-    with torch.no_grad():
-        return tiny_model(**inputs).logits_per_audio.softmax(-1)[0]
+@pytest.fixture(scope="module")
+def with_package(shared_checkpoint, clip, tmp_path_factory):
+    program = WITH_PACKAGE + BOTH + ONLY_WITH_PACKAGE
+    return through_doors(program, shared_checkpoint, tmp_path_factory.mktemp("package"), clip)
+
+
+@pytest.fixture(scope="module")
+def remote_code(shared_checkpoint, clip, tmp_path_factory):
+    program = WITHOUT_PACKAGE + BOTH + ONLY_WITHOUT_PACKAGE
+    return through_doors(program, shared_checkpoint, tmp_path_factory.mktemp("remote"), clip)
 
 
 @pytest.mark.parametrize(
-    ("prelude", "door"),
+    ("process", "door"),
     [
-        pytest.param(IMPORT_PACKAGE, OUR_PIPELINE, id="supclap.pipeline"),
-        pytest.param(IMPORT_PACKAGE, PIPELINE_CLASS, id="pipeline_class"),
-        pytest.param(IMPORT_PACKAGE, OWN_TASK, id="own task, package"),
-        pytest.param(BLOCK_PACKAGE, AUTO_CLASSES, id="Auto classes, remote code"),
-        pytest.param(BLOCK_PACKAGE, STOCK_PIPELINE, id="stock pipeline, remote code"),
-        pytest.param(BLOCK_PACKAGE, OWN_TASK, id="own task, remote code"),
+        *(("with_package", door) for door in ("Auto classes", "stock pipeline", "own task")),
+        *(("with_package", door) for door in ("supclap.pipeline", "pipeline_class")),
+        *(("remote_code", door) for door in ("Auto classes", "stock pipeline", "own task")),
+        *(("remote_code", door) for door in ("saved again", "saved again, own task")),
     ],
 )
-def test_a_door_gives_the_scores_of_the_model(checkpoint, clips, expected_scores, tmp_path, prelude, door):
-    scores = through_door(prelude, door, checkpoint, tmp_path / "cache", clips[0])
-    np.testing.assert_allclose(scores, expected_scores, atol=1e-5)
-
-
-def test_a_folder_saved_by_remote_code_opens_like_the_first(checkpoint, clips, expected_scores, tmp_path):
-    again = tmp_path / "again"
-    scores = through_door(BLOCK_PACKAGE, SAVED_AGAIN, checkpoint, tmp_path / "cache", clips[0], again)
-    np.testing.assert_allclose(scores, expected_scores, atol=1e-5)
-    scores = through_door(BLOCK_PACKAGE, STOCK_PIPELINE, again, tmp_path / "cache2", clips[0])
-    np.testing.assert_allclose(scores, expected_scores, atol=1e-5)
-
-
 @torch.no_grad()
-@pytest.mark.parametrize("prelude", [IMPORT_PACKAGE, BLOCK_PACKAGE], ids=["package", "remote code"])
-def test_sentence_transformer_embeds_texts_arrays_dicts_and_files(
-    checkpoint, tiny_model, processor, clips, tmp_path, prelude
-):
-    pytest.importorskip("sentence_transformers", reason="an extra: pip install 'supclap[sentence-transformers]'")
-    soundfile.write(tmp_path / "clip.wav", clips[0], 16000, subtype="FLOAT")
-    result = through_door(
-        prelude, SENTENCE_TRANSFORMER, checkpoint, tmp_path / "cache", clips[0], tmp_path / "clip.wav"
-    )
+def test_a_door_gives_the_scores_of_the_model(process, door, tiny_model, processor, clip, request):
+    inputs = processor(text=LABELS, audio=[clip], sampling_rate=16000, return_tensors="pt")
+    expected = tiny_model(**inputs).logits_per_audio.softmax(-1)[0]
+    np.testing.assert_allclose(request.getfixturevalue(process)[door], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("process", ["with_package", "remote_code"])
+@torch.no_grad()
+def test_sentence_transformer_gives_the_embeddings_of_the_model(process, tiny_model, processor, clip, request):
+    pytest.importorskip("sentence_transformers", reason="it is an extra")
+    result = request.getfixturevalue(process)["SentenceTransformer"]
     text = tiny_model.get_text_features(**processor(text=LABELS)).pooler_output
-    audio = tiny_model.get_audio_features(**processor(audio=clips[0], sampling_rate=16000)).pooler_output
     np.testing.assert_allclose(result["text"], text, atol=1e-5)
-    for form in ("array", "dict", "file"):
+    for form, rate in {"array": 16000, "dict": 16000, "file": 16000, "another rate": 44100}.items():
+        audio = tiny_model.get_audio_features(**processor(audio=clip, sampling_rate=rate)).pooler_output
         np.testing.assert_allclose(result[form], audio, atol=1e-5)
     assert result["dimension"] == text.shape[1]
     assert result["modalities"] == ["text", "audio"]
 
 
-def test_sentence_transformer_resamples_by_the_rate_of_the_dict(checkpoint, tiny_model, processor, tmp_path):
-    sentence_transformers = pytest.importorskip("sentence_transformers", reason="an extra")
-    clip = np.random.default_rng(0).uniform(-0.3, 0.3, 44100).astype(np.float32)
-    model = sentence_transformers.SentenceTransformer(str(checkpoint), device="cpu")
-    with torch.no_grad():
-        expected = tiny_model.get_audio_features(**processor(audio=clip, sampling_rate=44100)).pooler_output
-    np.testing.assert_allclose(model.encode([{"array": clip, "sampling_rate": 44100}]), expected, atol=1e-5)
+def test_no_code_of_a_checkpoint_runs_without_the_flag(remote_code):
+    assert remote_code["refused"] == [True] * 4
+    assert not remote_code["poisoned code ran"]
 
 
-def test_no_code_of_a_checkpoint_runs_without_the_flag(checkpoint, clips, tmp_path):
-    marker = tmp_path / "code-ran"
-    for name in ("modeling_supclap.py", "configuration_supclap.py", "pipeline_supclap.py", "processing_supclap.py"):
-        file = checkpoint / name
-        file.write_text(f"open({str(marker)!r}, 'w').close()\n" + file.read_text())
-    through_door(IMPORT_PACKAGE, AUTO_CLASSES + STOCK_PIPELINE + OUR_PIPELINE, checkpoint, tmp_path / "c", clips[0])
-    assert not marker.exists()
-    refused = """
-from transformers import AutoModel, AutoProcessor, pipeline
-result = []
-tasks = ("zero-shot-audio-classification", "supclap-zero-shot-audio-classification")
-for opens in (
-    lambda: AutoModel.from_pretrained(folder, trust_remote_code=False),
-    lambda: AutoProcessor.from_pretrained(folder, trust_remote_code=False),
-    *(lambda task=task: pipeline(task, model=folder, trust_remote_code=False) for task in tasks),
-):
-    try:
-        opens()
-    except ValueError as error:
-        result.append("trust_remote_code" in str(error))
-"""
-    assert through_door(BLOCK_PACKAGE, refused, checkpoint, tmp_path / "c", clips[0]) == [True] * 4
-    assert not marker.exists()
+def test_no_code_of_a_checkpoint_runs_where_the_package_is_imported(checkpoint, tmp_path):
+    poison(checkpoint, tmp_path / "code-ran")
+    AutoModel.from_pretrained(checkpoint)
+    AutoProcessor.from_pretrained(checkpoint)
+    pipeline("zero-shot-audio-classification", model=str(checkpoint))
+    supclap.pipeline(str(checkpoint))
+    assert not (tmp_path / "code-ran").exists()
