@@ -87,12 +87,16 @@ def main(argv: list[str] | None = None) -> dict:
         if trainer.is_world_process_zero():
             print(text)
         return {}
-    trainer.train(resume_from_checkpoint=last_checkpoint)
+    seconds = trainer.train(resume_from_checkpoint=last_checkpoint).metrics["train_runtime"]
     if preemption.preempted:
         print(f"ended by SIGTERM at step {trainer.state.global_step}; run the same command again to go on.")
         sys.exit(PREEMPTED_EXIT_CODE)
     trainer.save_model()
-    return evaluate_and_report(trainer, splits, evaluation.get("test"))
+    first_step = int(last_checkpoint.rsplit("-", 1)[1]) if last_checkpoint else 0
+    results = evaluate_and_report(trainer, splits, evaluation.get("test"), seconds, first_step)
+    if training_args.push_to_hub:
+        trainer.push_to_hub()
+    return results
 
 
 if __name__ == "__main__":

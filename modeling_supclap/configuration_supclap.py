@@ -14,6 +14,10 @@ CED_SIZES = {
 
 LONG_AUDIO_POOLING = "masked_mean"
 
+# Our pipeline under a task of its own, so that `pipeline(task, folder, trust_remote_code=True)` opens it.
+PIPELINE_TASK = "supclap-zero-shot-audio-classification"
+PIPELINE_CLASS = "pipeline_supclap.SupClapZeroShotAudioClassificationPipeline"
+
 
 @strict
 class CedConfig(PreTrainedConfig):
@@ -151,6 +155,11 @@ class SupClapConfig(PreTrainedConfig):
         self.text_config = build_sub_config(self.text_config, BertConfig, "text_config")
         self.audio_config = build_sub_config(self.audio_config, CedConfig, "audio_config")
         super().__post_init__(**kwargs)
+
+    def to_dict(self) -> dict:
+        # Set here rather than in a field: opening a pipeline puts classes into the field, which no JSON file can hold.
+        task = {"impl": PIPELINE_CLASS, "pt": ["AutoModel"]}
+        return {**super().to_dict(), "custom_pipelines": {PIPELINE_TASK: task}}
 
     def validate_projection(self):
         if self.projection_num_layers not in (1, 2):

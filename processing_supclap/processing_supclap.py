@@ -1,11 +1,31 @@
 """SupClapProcessor: the feature extractor and the tokenizer behind one call."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import BatchFeature, ProcessorMixin
 
 from .text_supclap import TEXT_OPTIONS, encode_text
+
+
+# What makes a folder a SentenceTransformer: one module whose two methods give the embeddings as they are. The files
+# are data; the library needs no code of ours beyond the model's and the processor's.
+SENTENCE_TRANSFORMERS_FILES = {
+    "modules.json": [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}
+    ],
+    "sentence_bert_config.json": {
+        "transformer_task": "feature-extraction",
+        "modality_config": {
+            modality: {"method": f"get_{modality}_features", "method_output_name": "pooler_output"}
+            for modality in ("text", "audio")
+        },
+        "module_output_name": "sentence_embedding",
+    },
+    "config_sentence_transformers.json": {"model_type": "SentenceTransformer", "similarity_fn_name": "cosine"},
+}
 
 
 class SupClapProcessor(ProcessorMixin):
@@ -80,6 +100,32 @@ class SupClapProcessor(ProcessorMixin):
             inputs.update(self.feature_extractor(audio, **options))
         batch = BatchFeature(inputs)
         return batch if common["device"] is None else batch.to(common["device"])
+
+    def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs) -> list[str]:
+        """Also writes what makes the folder of a model a SentenceTransformer, and the file of the pipeline.
+
+        Args:
+            save_directory: Folder, made where it is missing.
+            push_to_hub: As for any processor.
+            kwargs: As for any processor.
+
+        Returns:
+            The files written.
+        """
+        # The finder of files to save follows this import, so that the task that the config names has its code.
+        from .pipeline_supclap import SupClapZeroShotAudioClassificationPipeline  # noqa: F401
+
+        folder = Path(save_directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        # SentenceTransformers passes bare arrays on without a rate, so they are taken to have the model's.
+        rate = {"processing_kwargs": {"audio": {"sampling_rate": self.feature_extractor.sampling_rate}}}
+        written = []
+        for name, content in SENTENCE_TRANSFORMERS_FILES.items():
+            content = {**content, **rate} if name == "sentence_bert_config.json" else content
+            part = folder / f"{name}.part"
+            part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            written.append(str(part.replace(folder / name)))
+        return written + list(super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs) or [])
 
 
 __all__ = ["SupClapProcessor"]

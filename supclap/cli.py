@@ -12,6 +12,8 @@ from importlib import import_module
 # name -> (module, what it does in one line)
 COMMANDS: dict[str, tuple[str, str]] = {
     "data": ("supclap.data.command", "Check a data set, or write it as shards."),
+    "card": ("supclap.model_card", "Write the model card of a checkpoint."),
+    "push": ("supclap.hub", "Upload a checkpoint to the Hub as one commit."),
 }
 
 

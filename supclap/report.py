@@ -1,24 +1,31 @@
-"""The end of a run: evaluation on the test split, written down and printed on one screen."""
+"""The end of a run: evaluation on the test split, written down with the model's card and printed on one screen."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 
 from supclap.callbacks import CURVES
+from supclap.model_card import write_card
+from supclap.run_record import record_run
 from supclap.trainer import SupClapTrainer
 
 
 RESULTS = "results.json"
 
 
-def evaluate_and_report(trainer: SupClapTrainer, splits: dict, test_data) -> dict:
-    """Evaluates the trained model on the test split and reports it.
+def evaluate_and_report(
+    trainer: SupClapTrainer, splits: dict, test_data, seconds: float = 0.0, first_step: int = 0
+) -> dict:
+    """Evaluates the trained model on the test split, writes its card and reports it.
 
     Args:
         trainer: The trainer after training.
         splits: Rows of all splits.
         test_data: Rows or scenes for retrieval; no test when `None`.
+        seconds: Wall time of training in this process.
+        first_step: Step that this process went on from.
 
     Returns:
         `retrieval` (metrics with 95 % intervals) and `zero_shot` (accuracy, with its interval), as in `results.json`.
@@ -49,6 +56,12 @@ def evaluate_and_report(trainer: SupClapTrainer, splits: dict, test_data) -> dic
         return results
     folder = Path(trainer.args.output_dir)
     (folder / RESULTS).write_text(json.dumps(results, indent=1), encoding="utf-8")
+    record_run(folder, splits, seconds, first_step, results["steps"], processes=trainer.args.world_size)
+    try:
+        card = write_card(folder, trainer.hub_model_id if trainer.args.push_to_hub else None)
+    except (ValueError, OSError) as error:  # the model is there; a card can be written later
+        card = f"not written: {error}"
+        print(f"warning: no card: {error} `supclap card {folder}` writes it.", file=sys.stderr)
     lines = [f"\nSupCLAP, {results['steps']} steps, seed {results['seed']}"]
     if "retrieval" in results:
         pools = f"in pools of {results['pool_size']} clips" if results["pool_size"] else "in one pool"
@@ -57,6 +70,6 @@ def evaluate_and_report(trainer: SupClapTrainer, splits: dict, test_data) -> dic
     if "zero_shot" in results:
         lines += [f"Zero-shot classification of the test clips, {results['zero_shot']['n_labels']} classes:"]
         lines += [format_table({"accuracy": results["zero_shot"]["accuracy"]})]
-    lines += [f"model    {folder}", f"results  {folder / RESULTS}", f"curves   {folder / CURVES}"]
+    lines += [f"model    {folder}", f"results  {folder / RESULTS}", f"curves   {folder / CURVES}", f"card     {card}"]
     print("\n".join(lines))
     return results

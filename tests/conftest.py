@@ -32,8 +32,7 @@ def processor(tokenizer):
     return SupClapProcessor(feature_extractor=SupClapFeatureExtractor(), tokenizer=tokenizer)
 
 
-@pytest.fixture
-def tiny_config(tokenizer):
+def build_tiny_config(tokenizer):
     from transformers import BertConfig
 
     from supclap import CedConfig, SupClapConfig
@@ -50,14 +49,32 @@ def tiny_config(tokenizer):
     return SupClapConfig(text_config=text, audio_config=audio, projection_dim=32)
 
 
-@pytest.fixture
-def tiny_model(tiny_config):
+def build_tiny_model(config):
     from supclap import SupClapModel
 
     torch.manual_seed(0)
-    model = SupClapModel(tiny_config)
+    model = SupClapModel(config)
     model.audio_model.set_input_statistics(torch.full((64,), -40.0), torch.full((64,), 400.0))
     return model.eval()
+
+
+@pytest.fixture
+def tiny_config(tokenizer):
+    return build_tiny_config(tokenizer)
+
+
+@pytest.fixture
+def tiny_model(tiny_config):
+    return build_tiny_model(tiny_config)
+
+
+@pytest.fixture(scope="module")
+def shared_checkpoint(tokenizer, processor, tmp_path_factory):
+    """A saved folder that the tests of a module read and none changes."""
+    folder = tmp_path_factory.mktemp("shared") / "checkpoint"
+    build_tiny_model(build_tiny_config(tokenizer)).save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture

@@ -1,11 +1,16 @@
-"""A saved folder opens through the Auto classes and the stock pipeline, with the package and with remote code only."""
+"""A saved folder opens through the Auto classes, the pipelines and SentenceTransformer, each in a process of its own,
+with the package and with remote code only.
+"""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 from transformers import AutoConfig, AutoFeatureExtractor, AutoModel, AutoProcessor, AutoTokenizer, pipeline
 
@@ -49,6 +54,11 @@ def test_the_stock_pipeline_takes_a_label_longer_than_the_text_encoder(checkpoin
     assert sum(entry["score"] for entry in scores) == pytest.approx(1)
 
 
+# One process with the package and one that cannot import it, because starting them is what takes the time.
+WITH_PACKAGE = """
+import supclap
+trust = {}
+"""
 WITHOUT_PACKAGE = """
 import sys
 blocked = ("supclap", "modeling_supclap", "processing_supclap")
@@ -57,48 +67,161 @@ class Blocker:
         if name.split(".")[0] in blocked:
             raise ModuleNotFoundError(f"No module named {name!r}")
 sys.meta_path.insert(0, Blocker())
-import json, numpy as np
+trust = {"trust_remote_code": True}
+"""
+BOTH = """
+import json, os, sys
+import numpy as np
 from transformers import AutoModel, AutoProcessor, pipeline
-folder = sys.argv[1]
-clip = np.load(sys.argv[2])
-labels = json.loads(sys.argv[3])
-model = AutoModel.from_pretrained(folder, trust_remote_code=True).eval()
-processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
-inputs = processor(text=labels, audio=[clip], sampling_rate=16000, return_tensors="pt")
-auto = model(**inputs).logits_per_audio.softmax(-1)[0].tolist()
-stock = pipeline("zero-shot-audio-classification", model=folder, trust_remote_code=True)
-scores = {s["label"]: s["score"] for s in stock(clip, candidate_labels=labels, hypothesis_template="{}")}
-model.save_pretrained(sys.argv[4])
-processor.save_pretrained(sys.argv[4])
-print("RESULT", json.dumps([auto, [scores[label] for label in labels]]))
+paths = json.loads(sys.argv[1])
+folder, labels = paths["folder"], paths["labels"]
+clip = np.load(paths["clip.npy"])
+asked = {"candidate_labels": labels, "hypothesis_template": "{}"}
+results = {}
+
+def scores(classify, audio):
+    found = {entry["label"]: entry["score"] for entry in classify(audio, **asked)}
+    return [found[label] for label in labels]
+
+def auto_classes(folder):
+    model = AutoModel.from_pretrained(folder, **trust).eval()
+    processor = AutoProcessor.from_pretrained(folder, **trust)
+    inputs = processor(text=labels, audio=[clip], sampling_rate=16000, return_tensors="pt")
+    return model, processor, model(**inputs).logits_per_audio.softmax(-1)[0].tolist()
+
+with_rate = {"array": clip, "sampling_rate": 16000}
+own_task = "supclap-zero-shot-audio-classification"
+results["own task"] = scores(pipeline(own_task, model=folder, trust_remote_code=True), with_rate)
+results["stock pipeline"] = scores(pipeline("zero-shot-audio-classification", model=folder, **trust), clip)
+model, processor, results["Auto classes"] = auto_classes(folder)
+try:
+    from sentence_transformers import SentenceTransformer
+except ImportError:
+    pass
+else:
+    encoder = SentenceTransformer(folder, device="cpu", **trust)
+    results["SentenceTransformer"] = {
+        "text": encoder.encode(labels).tolist(),
+        "array": encoder.encode([clip]).tolist(),
+        "dict": encoder.encode([with_rate]).tolist(),
+        "file": encoder.encode([paths["clip.wav"]]).tolist(),
+        "another rate": encoder.encode([{"array": clip, "sampling_rate": 44100}]).tolist(),
+        "dimension": encoder.get_embedding_dimension(),
+        "modalities": encoder.modalities,
+    }
+"""
+ONLY_WITH_PACKAGE = """
+ours = supclap.SupClapZeroShotAudioClassificationPipeline
+results["supclap.pipeline"] = scores(supclap.pipeline(folder), with_rate)
+given = pipeline("zero-shot-audio-classification", model=folder, pipeline_class=ours)
+assert type(given) is ours
+results["pipeline_class"] = scores(given, with_rate)
+"""
+ONLY_WITHOUT_PACKAGE = """
+again = paths["again"]
+model.save_pretrained(again)
+processor.save_pretrained(again)
+results["saved again"] = auto_classes(again)[2]
+results["saved again, own task"] = scores(pipeline(own_task, model=again, trust_remote_code=True), with_rate)
+
+poisoned, results["refused"] = paths["poisoned"], []
+for opens in (
+    lambda: AutoModel.from_pretrained(poisoned, trust_remote_code=False),
+    lambda: AutoProcessor.from_pretrained(poisoned, trust_remote_code=False),
+    lambda: pipeline("zero-shot-audio-classification", model=poisoned, trust_remote_code=False),
+    lambda: pipeline(own_task, model=poisoned, trust_remote_code=False),
+):
+    try:
+        opens()
+    except ValueError as error:
+        results["refused"].append("trust_remote_code" in str(error))
 """
 
 
-def run_without_package(folder, clip_file, again, cache) -> list:
-    import os
+@pytest.fixture(scope="module")
+def clip():
+    return (0.1 * np.random.default_rng(0).standard_normal(16000)).astype(np.float32)
 
+
+def poison(folder, marker):
+    """Makes every code file of a checkpoint leave a trace when it runs."""
+    for file in folder.glob("*.py"):
+        file.write_text(f"open({str(marker)!r}, 'w').close()\n" + file.read_text())
+
+
+def through_doors(program: str, checkpoint, folder, clip) -> dict:
+    np.save(folder / "clip.npy", clip)
+    soundfile.write(folder / "clip.wav", clip, 16000, subtype="FLOAT")
+    shutil.copytree(checkpoint, folder / "poisoned")
+    poison(folder / "poisoned", folder / "code-ran")
+    names = ("clip.npy", "clip.wav", "again", "poisoned")
+    paths = {"folder": str(checkpoint), "labels": LABELS, **{name: str(folder / name) for name in names}}
+    environment = {**os.environ, "HF_MODULES_CACHE": str(folder / "modules")}
+    if program.startswith(WITHOUT_PACKAGE):
+        environment["PYTHONPATH"] = ""
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_PACKAGE, str(folder), str(clip_file), json.dumps(LABELS), str(again)],
+        [sys.executable, "-c", program + "\nprint('RESULT', json.dumps(results))", json.dumps(paths)],
         capture_output=True,
         text=True,
-        env={**os.environ, "HF_MODULES_CACHE": str(cache), "PYTHONPATH": ""},
-        cwd=cache,
-        timeout=200,
+        env=environment,
+        cwd=folder if program.startswith(WITHOUT_PACKAGE) else None,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.split("RESULT")[1])
+    return json.loads(done.stdout.split("RESULT")[1]) | {"poisoned code ran": (folder / "code-ran").exists()}
 
 
+@pytest.fixture(scope="module")
+def with_package(shared_checkpoint, clip, tmp_path_factory):
+    program = WITH_PACKAGE + BOTH + ONLY_WITH_PACKAGE
+    return through_doors(program, shared_checkpoint, tmp_path_factory.mktemp("package"), clip)
+
+
+@pytest.fixture(scope="module")
+def remote_code(shared_checkpoint, clip, tmp_path_factory):
+    program = WITHOUT_PACKAGE + BOTH + ONLY_WITHOUT_PACKAGE
+    return through_doors(program, shared_checkpoint, tmp_path_factory.mktemp("remote"), clip)
+
+
+@pytest.mark.parametrize(
+    ("process", "door"),
+    [
+        *(("with_package", door) for door in ("Auto classes", "stock pipeline", "own task")),
+        *(("with_package", door) for door in ("supclap.pipeline", "pipeline_class")),
+        *(("remote_code", door) for door in ("Auto classes", "stock pipeline", "own task")),
+        *(("remote_code", door) for door in ("saved again", "saved again, own task")),
+    ],
+)
 @torch.no_grad()
-def test_remote_code_alone_gives_the_same_scores_and_saves_a_folder_that_does_so_again(
-    checkpoint, tiny_model, processor, clips, tmp_path
-):
-    clip_file = tmp_path / "clip.npy"
-    np.save(clip_file, clips[0])
-    inputs = processor(text=LABELS, audio=[clips[0]], sampling_rate=16000, return_tensors="pt")
+def test_a_door_gives_the_scores_of_the_model(process, door, tiny_model, processor, clip, request):
+    inputs = processor(text=LABELS, audio=[clip], sampling_rate=16000, return_tensors="pt")
     expected = tiny_model(**inputs).logits_per_audio.softmax(-1)[0]
-    for folder, again in ((checkpoint, tmp_path / "again"), (tmp_path / "again", tmp_path / "third")):
-        cache = tmp_path / f"cache-{again.name}"
-        cache.mkdir()
-        for scores in run_without_package(folder, clip_file, again, cache):
-            np.testing.assert_allclose(scores, expected, atol=1e-5)
+    np.testing.assert_allclose(request.getfixturevalue(process)[door], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("process", ["with_package", "remote_code"])
+@torch.no_grad()
+def test_sentence_transformer_gives_the_embeddings_of_the_model(process, tiny_model, processor, clip, request):
+    pytest.importorskip("sentence_transformers", reason="it is an extra")
+    result = request.getfixturevalue(process)["SentenceTransformer"]
+    text = tiny_model.get_text_features(**processor(text=LABELS)).pooler_output
+    np.testing.assert_allclose(result["text"], text, atol=1e-5)
+    for form, rate in {"array": 16000, "dict": 16000, "file": 16000, "another rate": 44100}.items():
+        audio = tiny_model.get_audio_features(**processor(audio=clip, sampling_rate=rate)).pooler_output
+        np.testing.assert_allclose(result[form], audio, atol=1e-5)
+    assert result["dimension"] == text.shape[1]
+    assert result["modalities"] == ["text", "audio"]
+
+
+def test_no_code_of_a_checkpoint_runs_without_the_flag(remote_code):
+    assert remote_code["refused"] == [True] * 4
+    assert not remote_code["poisoned code ran"]
+
+
+def test_no_code_of_a_checkpoint_runs_where_the_package_is_imported(checkpoint, tmp_path):
+    poison(checkpoint, tmp_path / "code-ran")
+    AutoModel.from_pretrained(checkpoint)
+    AutoProcessor.from_pretrained(checkpoint)
+    pipeline("zero-shot-audio-classification", model=str(checkpoint))
+    supclap.pipeline(str(checkpoint))
+    assert not (tmp_path / "code-ran").exists()

@@ -1,0 +1,450 @@
+"""The card of a checkpoint, written from the files that a run leaves beside the weights, and `supclap card`."""
+
+import argparse
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from modeling_supclap.configuration_supclap import PIPELINE_TASK
+from supclap.licences import LicenceVerdict, licence_of_model, propagate
+from supclap.run_record import RUN_FILE
+
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult, ModelCard
+
+TEMPLATE = Path(__file__).parent / "model_card_template.md"
+CARD = "README.md"
+MARKER = "<!-- Written by `supclap card`"
+CURVES = "training_curves.png"
+RESULTS = "results.json"
+RECIPE = "recipe.json"
+CITATION = """@inproceedings{luo2026supclap,
+  title     = {{SupCLAP}: Controlling Optimization Trajectory Drift in Audio-Text Contrastive Learning with Support
+               Vector Regularization},
+  author    = {Luo, Jiehui and Yin, Yuguo and Xie, Yuxin and Ru, Jinghan and Zhuang, Xianwei and He, Minghua and
+               Liu, Aofan and Xiong, Zihan and Yang, Dongchao},
+  booktitle = {International Conference on Learning Representations},
+  year      = {2026},
+  note      = {arXiv:2509.21033}
+}"""
+# In the order of the table; the others of a recipe are in recipe.json.
+HYPER_PARAMETERS = (
+    "learning_rate",
+    "text_learning_rate",
+    "radius_learning_rate",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "optim",
+    "adam_beta1",
+    "adam_beta2",
+    "weight_decay",
+    "max_grad_norm",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "max_steps",
+    "num_train_epochs",
+    "bf16",
+    "fp16",
+    "seed",
+    "freeze_text",
+    "frozen_text_layers",
+    "freeze_audio",
+    "max_duration",
+    "scenes",
+    "waveform_augment",
+    "spectrogram_augment",
+)
+
+
+@dataclass
+class Facts:
+    """The files of a checkpoint that its card is written from; those that are missing are empty."""
+
+    folder: Path
+    config: dict
+    processor: dict
+    recipe: dict = field(default_factory=dict)
+    results: dict = field(default_factory=dict)
+    run: dict = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: str | Path) -> "Facts":
+        """Reads them.
+
+        Raises:
+            FileNotFoundError: The folder holds no checkpoint.
+            ValueError: It holds another model, or one of the files is no JSON.
+        """
+        folder = Path(folder)
+        for name in ("config.json", "processor_config.json"):
+            if not (folder / name).is_file():
+                raise FileNotFoundError(
+                    f"{folder} has no {name}, so it is no whole checkpoint. Name a folder that a training run, "
+                    "`supclap convert`, or save_pretrained of model and processor wrote."
+                )
+        config = _read_json(folder / "config.json")
+        if config.get("model_type") != "supclap":
+            raise ValueError(f"{folder} holds a {config.get('model_type')!r} model, not 'supclap'.")
+        others = [_read_json(folder / name) for name in (RECIPE, RESULTS, RUN_FILE)]
+        return cls(folder, config, _read_json(folder / "processor_config.json"), *others)
+
+    @property
+    def data_name(self) -> str:
+        return Path(self.recipe["data_dir"]).name if self.recipe.get("data_dir") else "unnamed data"
+
+
+def _read_json(path: Path) -> dict:
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON: {error}. Restore or remove it.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds {type(content).__name__}, not an object. Restore or remove it.")
+    return content
+
+
+def write_card(
+    folder: str | Path, model_id: str | None = None, licence: str | None = None, force: bool = False
+) -> Path:
+    """Writes the card of a checkpoint to its `README.md`.
+
+    Args:
+        folder: The checkpoint.
+        model_id: What the snippets load: a Hub id; the folder when omitted.
+        licence: The model's licence; worked out from its parts and data when omitted.
+        force: Overwrite a `README.md` that is not a card of ours.
+
+    Returns:
+        The path of the card.
+
+    Raises:
+        LicenceError: The licence is more liberal than a part or the data allows.
+        FileExistsError: There is a `README.md` that this function did not write.
+        FileNotFoundError: The folder holds no checkpoint.
+    """
+    path = Path(folder) / CARD
+    card = build_card(folder, model_id, licence)
+    if path.exists() and not force and MARKER not in path.read_text(encoding="utf-8", errors="replace"):
+        raise FileExistsError(f"{path} was not written by `supclap card`. Move it away, or pass --force to replace it.")
+    part = path.with_name(f"{CARD}.part")
+    part.write_text(str(card), encoding="utf-8")
+    part.replace(path)
+    return path
+
+
+def build_card(folder: str | Path, model_id: str | None = None, licence: str | None = None) -> "ModelCard":
+    """The card of a checkpoint as a [`huggingface_hub.ModelCard`]; see [`write_card`]."""
+    from huggingface_hub import ModelCard, ModelCardData
+
+    facts = Facts.read(folder)
+    name = (model_id or str(facts.folder.resolve())).rstrip("/").rsplit("/", 1)[-1]
+    verdict = propagate(tower_licences(facts), training_licences(facts), licence)
+    results = evaluation_results(facts)
+    sigmoid = facts.config.get("logit_bias_init_value") is not None
+    audio, text = facts.config["audio_config"], facts.config["text_config"]
+    extractor = facts.processor["feature_extractor"]
+    data = ModelCardData(
+        model_name=name,
+        license=verdict.licence,
+        license_name=verdict.name,
+        license_link=f"{CARD}#licence" if verdict.name else None,
+        library_name="transformers",
+        pipeline_tag="zero-shot-audio-classification",
+        base_model=_base_models(facts) or None,
+        tags=["supclap", "clap", "audio", "contrastive", "custom_code", "feature-extraction", "sentence-transformers"],
+        eval_results=results or None,
+    )
+    return ModelCard.from_template(
+        data,
+        template_str=TEMPLATE.read_text(encoding="utf-8"),
+        model_id=model_id or str(folder),
+        summary=_summary(facts),
+        pipeline_task=PIPELINE_TASK,
+        template=(facts.recipe.get("zero_shot_templates") or ["This is a sound of {}."])[0],
+        sampling_rate=extractor["sampling_rate"],
+        architecture=_architecture(facts),
+        evaluation=_evaluation(facts, results),
+        training=_training(facts),
+        data=_data(facts),
+        compute=_compute(facts),
+        licence=_licence(verdict),
+        probability=", unless asked for with `multi_label=True`" if sigmoid else "",
+        text_limit=_text_limit(text),
+        window=f"{audio['target_length'] * extractor['hop_length'] / extractor['sampling_rate']:g}"
+        if "target_length" in audio
+        else "the window of the audio encoder",
+        shortest=f"{1000 * extractor['hop_length'] / extractor['sampling_rate']:g}",
+        citation=CITATION,
+    )
+
+
+# ---- Licences ----
+
+
+def tower_licences(facts: Facts) -> dict[str, str]:
+    """The licence of each pretrained part, by a name for the card; parts from random weights have none."""
+    recipe, config = facts.recipe, facts.config
+    text_type = config["text_config"].get("model_type")
+    if recipe.get("model"):
+        return {f"The model that training went on from ({recipe['model']})": licence_of_model(recipe["model"])}
+    named = {}
+    if recipe:
+        text = recipe.get("text_model")
+        named[f"The text encoder ({text})"] = licence_of_model(_resolve(text), text_type) if text else "unknown"
+        if recipe.get("audio_model") and not _is_random_audio(facts):
+            named[f"The audio encoder ({recipe['audio_model']})"] = licence_of_model(recipe["audio_model"])
+    else:
+        # Converted or saved by hand: only the architecture tells.
+        named[f"The text encoder ({text_type})"] = licence_of_model(config["text_config"].get("_name_or_path") or "")
+        if named[f"The text encoder ({text_type})"] == "unknown":
+            named[f"The text encoder ({text_type})"] = licence_of_model("", text_type)
+        named[f"The audio encoder ({config['audio_config'].get('model_type')})"] = "unknown"
+    return named
+
+
+def training_licences(facts: Facts) -> set[str]:
+    if not facts.run:
+        return {"unknown"}
+    return set(facts.run["data"]["train"]["licences"])
+
+
+def _is_random_audio(facts: Facts) -> bool:
+    from modeling_supclap.configuration_supclap import CED_SIZES
+
+    return facts.recipe.get("audio_model") in CED_SIZES
+
+
+def _resolve(name: str) -> str:
+    from supclap.recipe import resolve_model_path
+
+    return resolve_model_path(name)
+
+
+def _base_models(facts: Facts) -> list[str]:
+    """Hub ids among the models that the recipe names; folders and packages are none."""
+    names = [facts.recipe.get(key) for key in ("model", "text_model", "audio_model")]
+    return [name for name in names if name and name.count("/") == 1 and ":" not in name and not Path(name).exists()]
+
+
+# ---- Figures ----
+
+
+def evaluation_results(facts: Facts) -> list["EvalResult"]:
+    """The entries of `model-index`: each metric with its interval, number of queries, data, revision and protocol."""
+    from huggingface_hub import EvalResult
+
+    results = facts.results
+    test = facts.run.get("data", {}).get("test", {})
+    common = {
+        "dataset_name": facts.data_name,
+        "dataset_type": facts.data_name,
+        "dataset_split": "test",
+        "dataset_revision": test.get("revision"),
+    }
+    pool = results.get("pool_size")
+    retrieval = {"n_clips": results.get("n_clips"), "pool_size": pool or results.get("n_clips")}
+    if facts.recipe.get("test_scenes"):
+        retrieval["scenes"] = facts.recipe["test_scenes"]
+    entries = []
+    for name, metric in (results.get("retrieval") or {}).items():
+        entries.append(
+            EvalResult(
+                task_type="audio-text-retrieval",
+                task_name="Audio-text retrieval",
+                metric_type=name,
+                metric_name=name.replace("_", " ").replace("/", ", "),
+                metric_value=metric["value"],
+                metric_args={"interval_95": [metric["low"], metric["high"]], "n": metric["n"]},
+                dataset_args=retrieval,
+                **common,
+            )
+        )
+    zero_shot = results.get("zero_shot")
+    if zero_shot:
+        accuracy = zero_shot["accuracy"]
+        entries.append(
+            EvalResult(
+                task_type="zero-shot-audio-classification",
+                task_name="Zero-shot audio classification",
+                metric_type="accuracy",
+                metric_name="accuracy",
+                metric_value=accuracy["value"],
+                metric_args={"interval_95": [accuracy["low"], accuracy["high"]], "n": accuracy["n"]},
+                dataset_args={"n_labels": zero_shot["n_labels"], "templates": zero_shot["templates"]},
+                **common,
+            )
+        )
+    return entries
+
+
+def _evaluation(facts: Facts, results: list["EvalResult"]) -> str:
+    if not results:
+        return "Not evaluated."
+    lines = []
+    revision = facts.run.get("data", {}).get("test", {}).get("revision")
+    lines.append(
+        f"Measured at the end of the run on the test split of `{facts.data_name}`"
+        + (f" (hash of ids and captions {revision})" if revision else "")
+        + f", one run, seed {facts.results.get('seed')}. Intervals are 95 % bootstrap intervals over clips."
+    )
+    args = next((entry.dataset_args for entry in results if entry.task_type == "audio-text-retrieval"), None)
+    if args:
+        scenes = f" of scenes mixed from the clips ({_inline(args['scenes'])})" if "scenes" in args else ""
+        lines.append(f"Retrieval{scenes}: {args['n_clips']} clips in pools of {args['pool_size']}, all captions.")
+    zero_shot = facts.results.get("zero_shot")
+    if zero_shot:
+        templates = ", ".join(f"`{template}`" for template in zero_shot["templates"])
+        lines.append(f"Zero-shot classification: {zero_shot['n_labels']} classes, templates {templates}.")
+    table = ["| metric | % | 95 % interval | n |", "| --- | ---: | --- | ---: |"]
+    for entry in results:
+        low, high = entry.metric_args["interval_95"]
+        name = f"{entry.task_name.lower()}: {entry.metric_name}"
+        table.append(
+            f"| {name} | {100 * entry.metric_value:.1f} | {100 * low:.1f} to {100 * high:.1f} "
+            f"| {entry.metric_args['n']:,} |"
+        )
+    return "\n".join(lines) + "\n\n" + "\n".join(table)
+
+
+# ---- Sections ----
+
+
+def _summary(facts: Facts) -> str:
+    return (
+        "An audio-text dual encoder (CLAP): it embeds sounds and texts into one space"
+        f" of {facts.config['projection_dim']} dimensions. {_objective(facts)}"
+    ).strip()
+
+
+def _objective(facts: Facts) -> str:
+    recipe = facts.recipe
+    if not recipe:
+        return ""
+    base = {"infonce": "InfoNCE in both directions, summed", "siglip": "the sigmoid loss"}[recipe["objective"]]
+    if recipe.get("svr") is None:
+        return f"Trained with {base}, without support vector regularisation."
+    radius = {"static": "one learned radius", "dynamic": "a radius predicted for each pair"}[recipe["svr"]]
+    direction = {"bi": "in both directions", "uni": "from text to audio"}[recipe["svr_direction"]]
+    beta = f", beta {recipe['constraint_weight']:g} on its constraint" if recipe["svr"] == "dynamic" else ""
+    return (
+        f"Trained with {base}, and support vector regularisation {direction} with {radius} "
+        f"(alpha {recipe['svr_weight']:g}{beta}, initial radius {recipe['radius_init']:g})."
+    )
+
+
+def _architecture(facts: Facts) -> str:
+    rows = []
+    for tower in ("audio", "text"):
+        config = facts.config[f"{tower}_config"]
+        size = ", ".join(
+            f"{config[key]} {unit}"
+            for key, unit in (
+                ("num_hidden_layers", "layers"),
+                ("encoder_layers", "layers"),
+                ("hidden_size", "wide"),
+                ("d_model", "wide"),
+            )
+            if config.get(key)
+        )
+        rows.append(f"- {tower} encoder: `{config['model_type']}`, {size}")
+    layers = facts.config.get("projection_num_layers")
+    rows.append(f"- projections: {layers} linear layer{'s' if layers != 1 else ''} each, to {facts.config['projection_dim']}")
+    extractor = facts.processor["feature_extractor"]
+    rows.append(
+        f"- input: {extractor['sampling_rate']} Hz mono (other rates and channels are converted), "
+        f"{extractor['feature_size']} mel bands"
+    )
+    count = _parameter_count(facts.folder)
+    if count:
+        rows.append(f"- parameters: {count / 1e6:.1f} million")
+    return "\n".join(rows)
+
+
+def _parameter_count(folder: Path) -> int:
+    from safetensors import safe_open
+
+    total = 0
+    for file in folder.glob("model*.safetensors"):
+        with safe_open(file, "pt") as weights:
+            total += sum(math.prod(weights.get_slice(key).get_shape()) for key in weights.keys())  # noqa: SIM118
+    return total
+
+
+def _training(facts: Facts) -> str:
+    if not facts.recipe:
+        return "Nothing is recorded about the training."
+    text = facts.recipe.get("text_model") or facts.recipe.get("model")
+    audio = "random weights" if _is_random_audio(facts) else facts.recipe.get("audio_model")
+    start = f"Started from `{text}`" + ("." if facts.recipe.get("model") else f" (text) and {audio} (audio).")
+    rows = ["| hyper-parameter | value |", "| --- | --- |"]
+    rows += [
+        f"| {key} | {_inline(facts.recipe[key])} |"
+        for key in HYPER_PARAMETERS
+        if facts.recipe.get(key) not in (None, False)
+    ]
+    curves = f"\n\n![Loss, radius and retrieval over the steps]({CURVES})" if (facts.folder / CURVES).exists() else ""
+    return f"{start} {_objective(facts)}\n\n" + "\n".join(rows) + curves
+
+
+def _data(facts: Facts) -> str:
+    if not facts.run:
+        return "Nothing is recorded about the training data."
+    rows = ["| split | clips | hours | licences | hash |", "| --- | ---: | ---: | --- | --- |"]
+    for split, data in facts.run["data"].items():
+        hours = "unknown" if data["hours"] is None else f"{data['hours']:.3g}"
+        licences = ", ".join(f"{name} ({count:,})" for name, count in data["licences"].items())
+        rows.append(f"| {split} | {data['n_clips']:,} | {hours} | {licences} | {data['revision']} |")
+    train = facts.run["data"]["train"]
+    sources = ", ".join(f"{name} ({count:,})" for name, count in train["sources"].items())
+    authors = f"\n\nAuthors named by the training rows: {', '.join(train['authors'])}." if train["authors"] else ""
+    return f"`{facts.data_name}`.\n\n" + "\n".join(rows) + f"\n\nSources of the training clips: {sources}.{authors}"
+
+
+def _compute(facts: Facts) -> str:
+    if not facts.run:
+        return "Nothing is recorded about the hardware or the time."
+    run, machine = facts.run, facts.run["machine"]
+    accelerators = machine["accelerators"]
+    hardware = f"{len(accelerators)} x {accelerators[0]}" if accelerators else machine["processor"]
+    resumed = f" (this part of a resumed run; the time before step {run['first_step']} is not recorded)"
+    versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
+    return (
+        f"{hardware}, {machine['processes']} process(es) of {machine['threads']} thread(s). Steps {run['first_step']} to "
+        f"{run['last_step']} with their validation took {run['seconds'] / 60:.1f} minutes"
+        f"{resumed if run['first_step'] else ''}. Python {machine['python']}, {versions}. "
+        "Energy and CO2 were not measured."
+    )
+
+
+def _licence(verdict: LicenceVerdict) -> str:
+    name = verdict.name or verdict.licence
+    reasons = "\n".join(f"- {reason}" for reason in verdict.reasons)
+    return f"Weights: {name}. The code that travels with them: Apache-2.0." + (f"\n\n{reasons}" if reasons else "")
+
+
+def _text_limit(config: dict) -> str:
+    limit = config.get("max_position_embeddings")
+    return f"up to {limit} tokens" if limit else "as many tokens as its tokenizer allows"
+
+
+def _inline(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value) if isinstance(value, dict | list) else str(value)
+
+
+# ---- Command ----
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", help="folder of a saved model")
+    parser.add_argument("--model-id", help="Hub id that the snippets load; the folder when omitted")
+    parser.add_argument("--license", dest="licence", help="licence of the weights; refused where the parts forbid it")
+    parser.add_argument("--force", action="store_true", help="replace a README.md that is no card of ours")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    print(write_card(arguments.checkpoint, arguments.model_id, arguments.licence, arguments.force))

@@ -1,0 +1,73 @@
+"""Terms of parts and data carry over to the model."""
+
+import pytest
+
+from supclap.licences import LicenceError, licence_of_model, normalise_licence, propagate
+
+
+@pytest.mark.parametrize(
+    ("written", "identifier"),
+    [
+        ("CC BY 3.0", "cc-by-3.0"),
+        ("CC BY-SA 3.0", "cc-by-sa-3.0"),
+        ("CC0 1.0", "cc0-1.0"),
+        ("CC BY-NC-SA 4.0 International", "cc-by-nc-sa-4.0"),
+        ("http://creativecommons.org/licenses/by-nc/3.0/", "cc-by-nc-3.0"),
+        ("https://creativecommons.org/publicdomain/zero/1.0/", "cc0-1.0"),
+        ("Apache License 2.0", "apache-2.0"),
+        ("MIT", "mit"),
+        ("Sampling+", "sampling+"),
+        ("", "unknown"),
+        (None, "unknown"),
+    ],
+)
+def test_licences_are_read_as_corpora_write_them(written, identifier):
+    assert normalise_licence(written) == identifier
+
+
+def test_permissive_parts_and_data_leave_the_licence_of_the_parts():
+    assert propagate({"text": "apache-2.0"}, ["CC0 1.0", "CC BY 3.0"]).licence == "apache-2.0"
+
+
+@pytest.mark.parametrize(
+    ("towers", "data"),
+    [({"SONAR": "cc-by-nc-4.0"}, ["CC0 1.0"]), ({"MiniLM": "apache-2.0"}, ["CC0 1.0", "CC BY-NC 4.0"])],
+    ids=["tower", "data"],
+)
+def test_a_non_commercial_part_makes_the_model_non_commercial_and_refuses_apache(towers, data):
+    assert propagate(towers, data).licence == "cc-by-nc-4.0"
+    with pytest.raises(LicenceError, match="'apache-2.0' is refused: .*no commercial use"):
+        propagate(towers, data, wanted="apache-2.0")
+    assert propagate(towers, data, wanted="cc-by-nc-sa-4.0").licence == "cc-by-nc-sa-4.0"
+
+
+def test_non_commercial_parts_of_several_licences_stay_non_commercial_under_no_single_identifier():
+    verdict = propagate({"SONAR": "cc-by-nc-4.0"}, ["CC BY-NC-SA 3.0"])
+    assert (verdict.licence, verdict.name) == ("other", "several-licences-noncommercial")
+
+
+@pytest.mark.parametrize("wanted", [None, "apache-2.0"])
+def test_share_alike_data_is_said_so_whatever_licence_is_asked_for(wanted):
+    verdict = propagate({"text": "apache-2.0"}, ["CC0 1.0", "CC BY-SA 3.0"], wanted)
+    assert verdict.licence == (wanted or "cc-by-sa-3.0")
+    assert any("share-alike (cc-by-sa-3.0)" in reason for reason in verdict.reasons)
+
+
+@pytest.mark.parametrize(("towers", "data"), [({"text": None}, ["CC0 1.0"]), ({"text": "mit"}, [None])])
+def test_unknown_terms_give_no_open_licence(towers, data):
+    verdict = propagate(towers, data)
+    assert (verdict.licence, verdict.name) == ("other", "unknown-terms")
+    assert any("is not known" in reason for reason in verdict.reasons)
+
+
+def test_the_card_of_an_encoder_tells_its_licence(tmp_path):
+    (tmp_path / "README.md").write_text("---\nlicense: cc-by-nc-4.0\n---\n# Encoder\n")
+    assert licence_of_model(str(tmp_path)) == "cc-by-nc-4.0"
+
+
+@pytest.mark.parametrize("readme", [None, "no front matter", "---\nlicense: [\n---\n", "---\nlicense: other\n---\n"])
+def test_a_sonar_encoder_without_a_licence_of_its_own_is_non_commercial(tmp_path, readme):
+    if readme is not None:
+        (tmp_path / "README.md").write_text(readme)
+    assert licence_of_model(str(tmp_path), "m2m_100") == "cc-by-nc-4.0"
+    assert licence_of_model(str(tmp_path), "bert") == "unknown"

@@ -1,0 +1,173 @@
+"""The card says what the run recorded, and nothing else; its snippets run."""
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import soundfile
+from huggingface_hub import ModelCard
+
+from supclap.cli import main
+from supclap.config import DataArguments, ModelArguments
+from supclap.licences import LicenceError
+from supclap.model_card import MARKER, write_card
+from supclap.run_record import describe_split, record_run
+from supclap.training_args import SupClapTrainingArguments
+
+
+ROWS = {
+    "train": [
+        {"id": "a", "captions": ["a dog"], "duration": "1800", "source": "pack: a", "licence": "CC0 1.0"},
+        {"id": "b", "captions": ["rain"], "duration": 1800, "source": "pack: b", "licence": "CC BY 3.0", "author": "B"},
+    ],
+    "test": [{"id": "c", "captions": ["a cat", "a cat meows"], "licence": "CC0 1.0"}],
+}
+RESULTS = {
+    "seed": 3,
+    "steps": 12,
+    "retrieval": {"text_to_audio/recall@1": {"value": 0.25, "low": 0.125, "high": 0.5, "n": 2}},
+    "pool_size": None,
+    "n_clips": 1,
+    "zero_shot": {
+        "accuracy": {"value": 0.75, "low": 0.5, "high": 1.0, "n": 4},
+        "n_labels": 2,
+        "templates": ["a {} sound"],
+        "per_class": {},
+    },
+}
+
+
+@pytest.fixture
+def run_folder(checkpoint, tmp_path):
+    """A checkpoint with what a run leaves beside it."""
+    encoder = tmp_path / "text-encoder"
+    encoder.mkdir()
+    (encoder / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
+    recipe = {
+        **dataclasses.asdict(ModelArguments(text_model=str(encoder), audio_model="ced-tiny")),
+        **dataclasses.asdict(DataArguments(data_dir="some/where/tones")),
+        **SupClapTrainingArguments(str(tmp_path / "out"), zero_shot_templates=["a {} sound"]).to_dict(),
+    }
+    (checkpoint / "recipe.json").write_text(json.dumps(recipe))
+    (checkpoint / "results.json").write_text(json.dumps(RESULTS))
+    (checkpoint / "training_curves.png").write_bytes(b"\x89PNG")
+    record_run(checkpoint, ROWS, seconds=90, first_step=0, last_step=12, processes=1)
+    return checkpoint
+
+
+def set_recipe(folder, **changes):
+    recipe = json.loads((folder / "recipe.json").read_text())
+    (folder / "recipe.json").write_text(json.dumps({**recipe, **changes}))
+
+
+def test_model_index_holds_every_figure_with_interval_number_revision_and_protocol(run_folder):
+    data = ModelCard.load(write_card(run_folder)).data
+    retrieval, zero_shot = data.eval_results
+    assert (retrieval.metric_type, retrieval.metric_value) == ("text_to_audio/recall@1", 0.25)
+    assert retrieval.metric_args == {"interval_95": [0.125, 0.5], "n": 2}
+    assert retrieval.dataset_args == {"n_clips": 1, "pool_size": 1}
+    assert retrieval.dataset_revision == describe_split(ROWS["test"])["revision"]
+    assert (retrieval.dataset_name, retrieval.dataset_split) == ("tones", "test")
+    assert (zero_shot.task_type, zero_shot.metric_value) == ("zero-shot-audio-classification", 0.75)
+    assert zero_shot.dataset_args == {"n_labels": 2, "templates": ["a {} sound"]}
+    assert data.license == "apache-2.0"
+    assert {"custom_code", "sentence-transformers"} <= set(data.tags)
+
+
+def test_the_text_tells_data_objective_settings_machine_and_curves(run_folder):
+    text = write_card(run_folder).read_text()
+    assert "| train | 2 | 1 | CC0 1.0 (1), CC BY 3.0 (1) |" in text
+    assert "| test | 1 | unknown | CC0 1.0 (1) |" in text
+    assert "Authors named by the training rows: B." in text
+    assert "InfoNCE in both directions, summed, and support vector regularisation in both directions" in text
+    assert "| learning_rate | 5e-05 |" in text
+    assert "took 1.5 minutes" in text
+    assert "Energy and CO2 were not measured" in text
+    assert "](training_curves.png)" in text
+    assert "| audio-text retrieval: text to audio, recall@1 | 25.0 | 12.5 to 50.0 | 2 |" in text
+
+
+def test_a_resumed_run_says_that_its_first_part_is_not_in_the_time(run_folder):
+    record_run(run_folder, ROWS, seconds=90, first_step=8, last_step=12, processes=1)
+    assert "the time before step 8 is not recorded" in write_card(run_folder).read_text()
+
+
+def test_a_checkpoint_without_a_run_claims_nothing(checkpoint):
+    card = ModelCard.load(write_card(checkpoint))
+    assert card.data.eval_results is None
+    assert card.data.license == "other"
+    assert "Not evaluated." in card.text
+    assert "Nothing is recorded about the training data." in card.text
+
+
+def test_a_non_commercial_tower_makes_a_non_commercial_card_and_refuses_apache(run_folder, tmp_path, capsys):
+    (tmp_path / "text-encoder" / "README.md").write_text("---\nlicense: cc-by-nc-4.0\n---\n")
+    assert ModelCard.load(write_card(run_folder)).data.license == "cc-by-nc-4.0"
+    with pytest.raises(LicenceError, match="allows no commercial use"):
+        write_card(run_folder, licence="apache-2.0")
+    assert main(["card", str(run_folder), "--license", "apache-2.0"]) == 1
+    assert "'apache-2.0' is refused" in capsys.readouterr().err
+
+
+def test_the_licence_of_the_model_that_training_went_on_from_carries_over(run_folder, tmp_path):
+    base = tmp_path / "base"
+    base.mkdir()
+    (base / "README.md").write_text("---\nlicense: cc-by-nc-sa-4.0\n---\n")
+    set_recipe(run_folder, model=str(base), text_model=None)
+    assert ModelCard.load(write_card(run_folder)).data.license == "cc-by-nc-sa-4.0"
+
+
+def test_share_alike_data_is_said_so(run_folder):
+    rows = {**ROWS, "train": [{**ROWS["train"][0], "licence": "CC BY-SA 3.0"}]}
+    record_run(run_folder, rows, seconds=90, first_step=0, last_step=12, processes=1)
+    card = ModelCard.load(write_card(run_folder))
+    assert card.data.license == "cc-by-sa-3.0"
+    assert "share-alike (cc-by-sa-3.0)" in card.text
+
+
+def test_a_readme_of_someone_else_is_kept(checkpoint):
+    (checkpoint / "README.md").write_text("# My project\n")
+    with pytest.raises(FileExistsError, match="was not written by `supclap card`"):
+        write_card(checkpoint)
+    assert (checkpoint / "README.md").read_text() == "# My project\n"
+    write_card(checkpoint, force=True)
+    assert MARKER in write_card(checkpoint).read_text()
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no whole checkpoint"):
+        write_card(tmp_path)
+
+
+def test_a_torn_record_is_named(checkpoint):
+    (checkpoint / "results.json").write_text('{"seed": ')
+    with pytest.raises(ValueError, match=r"results\.json is no JSON"):
+        write_card(checkpoint)
+
+
+def test_the_revision_of_a_split_changes_with_a_caption():
+    changed = [{**ROWS["test"][0], "captions": ["a cat", "a cat purrs"]}]
+    assert describe_split(changed)["revision"] != describe_split(ROWS["test"])["revision"]
+
+
+def test_the_three_snippets_of_a_card_run(run_folder, tmp_path):
+    pytest.importorskip("sentence_transformers", reason="it is an extra")
+    snippets = re.findall(r"```python\n(.*?)```", write_card(run_folder).read_text(), flags=re.DOTALL)
+    assert len(snippets) == 3
+    soundfile.write(tmp_path / "clip.wav", 0.1 * np.random.default_rng(0).standard_normal(44100), 44100)
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(snippets)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": "", "HF_MODULES_CACHE": str(tmp_path / "modules")},
+        cwd=tmp_path,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "'label': 'dog'" in done.stdout
+    assert done.stdout.count("tensor([[") == 2
