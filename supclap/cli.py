@@ -10,7 +10,13 @@ from importlib import import_module
 
 
 # name -> (module, what it does in one line)
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "evaluate": (
+        "supclap.evaluation.evaluate_command",
+        "Score checkpoints on a suite of retrieval and zero-shot tasks.",
+    ),
+    "compare": ("supclap.evaluation.compare_command", "Compare two evaluated systems query by query."),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
