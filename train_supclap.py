@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> dict:
         processing_class=processor,
         data_collator=collator,
         train_dataset=train_data,
-        eval_dataset=evaluation.get("validation"),
+        eval_dataset=evaluation.get(training_args.choose_checkpoint_on),
         callbacks=[TrainingCurvesCallback()],
     )
     if not training_args.disable_tqdm:

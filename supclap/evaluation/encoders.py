@@ -46,7 +46,7 @@ _NOT_HASHED = (
     "scaler.pt",
     "training_curves.png",
 )
-_FOLDERS_NOT_HASHED = ("checkpoint-", "_", ".", "evaluation", "runs")
+_FOLDERS_NOT_HASHED = ("checkpoint-", "_", ".", "evaluation", "queries", "runs")
 # Weights in other formats than the one that is loaded, which a download leaves out.
 _NOT_LOADED = ("*.onnx", "*.h5", "*.msgpack", "*.ot", "onnx/*", "openvino/*")
 

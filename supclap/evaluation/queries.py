@@ -18,7 +18,7 @@ from supclap.evaluation.retrieval import DEFAULT_KS, RetrievalRanks, query_value
 
 
 FOLDER = "queries"
-_RANKS = ("text_to_audio", "audio_to_text", "n_references", "text_clips", "audio_clips")
+_RANKS = ("text_to_audio", "audio_to_text", "n_references", "text_rows", "text_clips", "audio_clips")
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,12 @@ def retrieval_queries(
     Args:
         ranks: Its ranks, pooled or not.
         clip_ids: Id of each clip of the whole set.
-        texts: Each caption that was ranked, in the order of `ranks.text_to_audio`.
+        texts: Each caption of the whole set.
         contents: Hash of each clip's audio.
     """
-    if len(texts) != len(ranks.text_to_audio):
-        raise ValueError(f"Got {len(texts)} texts for the ranks of {len(ranks.text_to_audio)} captions.")
-    arrays = {name: getattr(ranks, name) for name in _RANKS}
-    arrays |= {name: array.astype(np.int32) for name, array in arrays.items()}
+    arrays = {name: getattr(ranks, name).astype(np.int32) for name in _RANKS}
     arrays["clip_ids"] = np.asarray([str(clip) for clip in clip_ids])
-    arrays["text_keys"] = np.asarray([text_hash(text)[:16] for text in texts])
+    arrays["text_keys"] = np.asarray([text_hash(texts[row])[:16] for row in ranks.text_rows])
     return arrays if contents is None else {**arrays, "contents": np.asarray(contents)}
 
 

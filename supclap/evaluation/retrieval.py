@@ -42,6 +42,7 @@ class RetrievalRanks:
         text_to_audio: `(n_text,)` rank of each caption's clip.
         audio_to_text: `(n_audio, 10)` ranks of each clip's ten best captions, ascending; 0 where a clip has fewer.
         n_references: `(n_audio,)` number of captions of each clip.
+        text_rows: `(n_text,)` row of each caption in the embeddings; captions of pools come pool by pool.
         text_clips: `(n_text,)` index of each caption's clip, the cluster of a text query.
         audio_clips: `(n_audio,)` index of each clip, the cluster of an audio query.
     """
@@ -49,6 +50,7 @@ class RetrievalRanks:
     text_to_audio: np.ndarray
     audio_to_text: np.ndarray
     n_references: np.ndarray
+    text_rows: np.ndarray
     text_clips: np.ndarray
     audio_clips: np.ndarray
 
@@ -131,6 +133,7 @@ def retrieval_ranks(
         text_to_audio=text_ranks,
         audio_to_text=audio_ranks,
         n_references=n_references,
+        text_rows=np.arange(len(text)),
         text_clips=clip_index,
         audio_clips=np.arange(len(audio)),
     )
@@ -199,8 +202,8 @@ def pooled_retrieval_ranks(
 ) -> RetrievalRanks:
     """Ranks within disjoint pools of `pool_size` clips and their captions, all pools one after another.
 
-    A seeded permutation splits the clips; the `n_audio % pool_size` clips left at its end are not ranked. `text_clips`
-    and `audio_clips` keep the indices of the whole set. Other arguments and errors as in [`retrieval_ranks`].
+    A seeded permutation splits the clips; the `n_audio % pool_size` clips left at its end are not ranked. `text_rows`,
+    `text_clips` and `audio_clips` keep the indices of the whole set. Other arguments and errors as in [`retrieval_ranks`].
     """
     audio = as_embeddings(audio_embeds, "audio_embeds")
     text = as_embeddings(text_embeds, "text_embeds")
@@ -216,7 +219,7 @@ def pooled_retrieval_ranks(
         row_in_pool[pool] = np.arange(pool_size)
         captions = np.flatnonzero(row_in_pool[clip_index] >= 0)
         in_pool = retrieval_ranks(audio[pool], text[captions], row_in_pool[clip_index[captions]], block_size)
-        ranks.append(replace(in_pool, text_clips=clip_index[captions], audio_clips=pool))
+        ranks.append(replace(in_pool, text_rows=captions, text_clips=clip_index[captions], audio_clips=pool))
     names = [field.name for field in fields(RetrievalRanks)]
     return RetrievalRanks(**{name: np.concatenate([getattr(part, name) for part in ranks]) for name in names})
 

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ def evaluate_suite(
         "suite": suite.name,
         "chosen_on": chosen_on,
         "encoder": encoder.encoder.record,
+        "versions": {name: version(name) for name in ("supclap", "torch", "transformers")},
         "results": [],
     }
     for task in suite.tasks:
@@ -181,6 +183,10 @@ def _retrieval(task, encoder, rows, ids, audio, contents, output_dir) -> list[di
         entries.append(entry)
         queries.append(values)
     mean = {name: mean_over_languages([values[name] for values in queries]) for name in queries[0]}
+    for name in [name for name in entries[0]["metrics"] if name not in mean]:  # median ranks
+        medians = [entry["metrics"][name] for entry in entries]
+        n = sum(median["n"] for median in medians)
+        mean[name] = {**medians[0], "value": float(np.mean([median["value"] for median in medians])), "n": n}
     n_texts = sum(entry["n_texts"] for entry in entries)
     record = {"protocols": PROTOCOLS, "mean": "unweighted mean over the languages; intervals resample clips"}
     n_clips = max(entry["n_clips"] for entry in entries)
@@ -202,6 +208,15 @@ def _retrieve(task, encoder, language, captions, ids, audio, contents, output_di
     file = f"{query_files.FOLDER}/{task.name if language is None else f'{task.name}[{language}]'}.npz"
     query_files.save_queries(output_dir / file, arrays)
     averages = metrics_from_ranks(ranks)
+    medians = {  # no interval: see supclap.evaluation.intervals
+        f"{direction}/median_rank": {
+            "value": averages[f"{direction}/median_rank"],
+            "low": None,
+            "high": None,
+            "n": averages[count],
+        }
+        for direction, count in (("text_to_audio", "n_text"), ("audio_to_text", "n_audio"))
+    }
     counts = ranks.n_references
     entry = _entry(
         task,
@@ -209,9 +224,8 @@ def _retrieve(task, encoder, language, captions, ids, audio, contents, output_di
         len(clips),
         n_texts=len(texts),
         captions_per_clip=[int(counts.min()), int(counts.max())],
-        metrics=metrics_with_intervals(ranks),
-        median_rank={name.partition("/")[0]: averages[name] for name in averages if name.endswith("median_rank")},
-        record={"protocols": PROTOCOLS, "languages_given": None not in codes},
+        metrics=metrics_with_intervals(ranks) | medians,
+        record={"protocols": PROTOCOLS, "language_of_captions": "unknown" if None in codes else sorted(set(codes))},
         queries=file,
     )
     return entry, query_files.metric_queries(arrays)

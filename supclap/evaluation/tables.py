@@ -56,6 +56,15 @@ def size_text(entry: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def is_share(metric: str) -> bool:
+    """Whether a metric is a share, shown in percent; the others are median ranks."""
+    return not metric.endswith("median_rank")
+
+
+def _number(metric: str, value: float) -> str:
+    return f"{100 * value:.2f}" if is_share(metric) else f"rank {value:g}"
+
+
 def _grid(summaries: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Header and lines of the table: one line a metric, one column a model, or value, interval and n of a single one."""
     single = len(summaries) == 1
@@ -75,7 +84,7 @@ def _grid(summaries: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[
                 key = (title, metric)
                 cells = lines.setdefault(key, [""] * width)
                 sizes.setdefault(key, set()).add(size_text(entry))
-                number = f"{100 * value['value']:.2f}"
+                number = _number(metric, value["value"])
                 if single:
                     cells[:] = [number, format_interval(value), str(value["n"])]
                 else:
@@ -117,7 +126,7 @@ def markdown_table(summaries: Sequence[Mapping[str, Any]]) -> str:
 
 
 def csv_table(summaries: Sequence[Mapping[str, Any]]) -> str:
-    """One line for each model, task and metric; values are fractions."""
+    """One line for each model, task and metric; values are fractions, or ranks."""
     stream = io.StringIO()
     fields = ["checkpoint", "fingerprint", "suite", "chosen_on", "task", "kind", "language", "status", "reason"]
     fields += ["n_clips", "n_texts", "metric", "value", "low", "high", "n"]
@@ -168,11 +177,13 @@ def model_index(summary: Mapping[str, Any]) -> list["EvalResult"]:
         if entry["status"] != "done":
             continue
         task_type, task_name = _KINDS[entry["kind"]]
-        shared = {"chosen_on": summary["chosen_on"], "fingerprint": summary["fingerprint"]}
+        shared = {"chosen_on": summary["chosen_on"] or "not recorded", "fingerprint": summary["fingerprint"]}
         record = entry.get("record", {})
         shared |= {key: record[key] for key in ("templates", "language") if record.get(key)}
         for metric, value in entry["metrics"].items():
-            interval = {} if value["low"] is None else {"interval_95": [100 * value["low"], 100 * value["high"]]}
+            scale = 100 if is_share(metric) else 1
+            ends = [] if value["low"] is None else [round(scale * value[end], 4) for end in ("low", "high")]
+            interval = {"interval_95": ends} if ends else {}
             entries.append(
                 EvalResult(
                     task_type=task_type,
@@ -183,7 +194,7 @@ def model_index(summary: Mapping[str, Any]) -> list["EvalResult"]:
                     dataset_split=entry["split"],
                     metric_type=metric,
                     metric_name=metric + (" (checkpoint chosen on test)" if summary["chosen_on"] == "test" else ""),
-                    metric_value=100 * value["value"],
+                    metric_value=round(scale * value["value"], 4),
                     metric_args={**shared, **interval, "n": value["n"]},
                 )
             )
@@ -212,7 +223,7 @@ def plot_results(summaries: Sequence[Mapping[str, Any]], path: str | Path) -> No
             for summary in summaries
             for entry in summary["results"]
             if entry["status"] == "done"
-            for metric in entry["metrics"]
+            for metric in filter(is_share, entry["metrics"])
         )
     )
     position = {name: len(names) - row for row, name in enumerate(names)}
@@ -225,6 +236,7 @@ def plot_results(summaries: Sequence[Mapping[str, Any]], path: str | Path) -> No
             for entry in summary["results"]
             if entry["status"] == "done"
             for metric, value in entry["metrics"].items()
+            if is_share(metric)
         ]
         centre = np.array([100 * value["value"] for _, value in points])
         ends = [
