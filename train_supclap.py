@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> dict:
         processing_class=processor,
         data_collator=collator,
         train_dataset=train_data,
-        eval_dataset=evaluation.get("validation"),
+        eval_dataset=evaluation.get(training_args.choose_checkpoint_on),
         callbacks=[preemption, guard_rails, *([] if dry_run else [TrainingCurvesCallback()])],
         manifest=build_manifest(splits, data_args.content_hashes),
     )

@@ -14,6 +14,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "data": ("supclap.data.command", "Check a data set, or write it as shards."),
     "card": ("supclap.model_card", "Write the model card of a checkpoint."),
     "push": ("supclap.hub", "Upload a checkpoint to the Hub as one commit."),
+    "evaluate": (
+        "supclap.evaluation.evaluate_command",
+        "Score checkpoints on a suite of retrieval and zero-shot tasks.",
+    ),
+    "compare": ("supclap.evaluation.compare_command", "Compare two evaluated systems query by query."),
 }
 
 

@@ -1,10 +1,7 @@
 """The end of a run: evaluation on the test split, written down with the model's card and printed on one screen."""
 
-import json
 import sys
 from pathlib import Path
-
-import numpy as np
 
 from supclap.callbacks import CURVES
 from supclap.model_card import write_card
@@ -30,24 +27,38 @@ def evaluate_and_report(
     Returns:
         `retrieval` (metrics with 95 % intervals) and `zero_shot` (accuracy, with its interval), as in `results.json`.
     """
-    from supclap.evaluation.intervals import bootstrap_interval, format_table
+    import numpy as np
+
+    from supclap.evaluation.intervals import format_table, value_with_interval
+    from supclap.evaluation.queries import FOLDER, save_queries
+    from supclap.evaluation.runner import write_json
+    from supclap.evaluation.tables import CHOSEN_ON
     from supclap.evaluation.zero_shot import zero_shot_classification
 
-    results: dict = {"seed": trainer.args.seed, "steps": trainer.state.global_step}
+    results: dict = {
+        "seed": trainer.args.seed,
+        "steps": trainer.state.global_step,
+        "chosen_on": trainer.args.chosen_on,
+    }
+    queries = {}
     clap = trainer.accelerator.unwrap_model(trainer.model).clap.eval()
     if test_data is not None:
-        results["retrieval"] = trainer.retrieval(test_data)
+        results["retrieval"], queries["retrieval"] = trainer.retrieval(test_data)
         results["pool_size"] = trainer.args.eval_pool_size
         results["n_clips"] = len(test_data)
         labelled = [row for row in splits["test"] if row.get("label")]
-        if labelled:
+        labels = sorted({row["label"] for row in labelled})
+        if len(labels) > 1:
             templates = list(trainer.args.zero_shot_templates)
-            labels = sorted({row["label"] for row in labelled})
             score = zero_shot_classification(clap, trainer.processing_class, labelled, labels, templates)
-            correct = np.arange(score["n"]) < round(score["accuracy"] * score["n"])  # in any order
-            low, high = bootstrap_interval(correct, np.arange(score["n"]))
+            queries["zero_shot"] = {
+                "clip_ids": np.asarray([str(row["id"]) for row in labelled]),
+                "labels": np.asarray(labels),
+                "targets": np.asarray([labels.index(row["label"]) for row in labelled]),
+                "predicted": score["predicted"],
+            }
             results["zero_shot"] = {
-                "accuracy": {"value": score["accuracy"], "low": low, "high": high, "n": score["n"]},
+                "accuracy": value_with_interval(score["correct"], np.arange(score["n"])),
                 "n_labels": len(labels),
                 "templates": templates,
                 "per_class": score["per_class"],
@@ -55,14 +66,16 @@ def evaluate_and_report(
     if not trainer.is_world_process_zero():
         return results
     folder = Path(trainer.args.output_dir)
-    (folder / RESULTS).write_text(json.dumps(results, indent=1), encoding="utf-8")
+    for task, arrays in queries.items():
+        save_queries(folder / FOLDER / f"{task}.npz", arrays)
+    write_json(folder / RESULTS, results)
     record_run(folder, splits, seconds, first_step, results["steps"], processes=trainer.args.world_size)
     try:
         card = write_card(folder, trainer.hub_model_id if trainer.args.push_to_hub else None)
     except (ValueError, OSError) as error:  # the model is there; a card can be written later
         card = f"not written: {error}"
         print(f"warning: no card: {error} `supclap card {folder}` writes it.", file=sys.stderr)
-    lines = [f"\nSupCLAP, {results['steps']} steps, seed {results['seed']}"]
+    lines = [f"\nSupCLAP, {results['steps']} steps, seed {results['seed']}; {CHOSEN_ON[results['chosen_on']]}"]
     if "retrieval" in results:
         pools = f"in pools of {results['pool_size']} clips" if results["pool_size"] else "in one pool"
         lines += [f"Retrieval on the test split, {results['n_clips']} clips {pools}, 95 % intervals over clips:"]

@@ -5,6 +5,7 @@ from collections import defaultdict
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch.utils.data import DataLoader
@@ -24,6 +25,7 @@ from supclap.data.sampler import LengthGroupedSampler
 from supclap.ema import WeightAverage
 from supclap.evaluation.embed import embed_audio, embed_texts
 from supclap.evaluation.intervals import metrics_with_intervals
+from supclap.evaluation.queries import retrieval_queries
 from supclap.evaluation.retrieval import pooled_retrieval_metrics, pooled_retrieval_ranks
 from supclap.evaluation.zero_shot import encode_labels, zero_shot_metrics
 from supclap.guard import NonFiniteError, record_nonfinite_batch
@@ -230,22 +232,25 @@ class SupClapTrainer(Trainer):
             return self._retrieval_loop(dataloader, metric_key_prefix)
 
     def _retrieval_loop(self, dataloader, metric_key_prefix: str) -> EvalLoopOutput:
-        audio, text, text_to_audio, labels = self._embed(dataloader)
+        audio, text, text_to_audio, rows = self._embed(dataloader)
         pool = self._pool_size(len(audio))
         metrics = pooled_retrieval_metrics(audio, text, text_to_audio, pool_size=pool)
         first = text[torch.searchsorted(text_to_audio, torch.arange(len(audio)))]
         metrics["loss"] = _pool_loss(audio, first, self._clap.get_logit_scale().detach().cpu(), pool)
-        if all(label is not None for label in labels):
+        labels = [row["label"] for row in rows]
+        if None not in labels and len(set(labels)) > 1:
             metrics["zero_shot/accuracy"] = self._zero_shot_accuracy(audio, labels)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=len(audio))
 
-    def retrieval(self, dataset) -> dict[str, dict[str, float | int]]:
-        """Retrieval metrics of rows with their 95 % bootstrap intervals, in pools as in evaluation."""
-        audio, text, text_to_audio, _ = self._embed(self.get_eval_dataloader(dataset))
-        return metrics_with_intervals(
-            pooled_retrieval_ranks(audio, text, text_to_audio, pool_size=self._pool_size(len(audio)))
-        )
+    def retrieval(self, dataset) -> tuple[dict[str, dict[str, float | int | None]], dict[str, np.ndarray]]:
+        """Retrieval metrics of rows with their 95 % bootstrap intervals, in pools as in evaluation, and the arrays of
+        [`~supclap.evaluation.queries.retrieval_queries`].
+        """
+        audio, text, text_to_audio, rows = self._embed(self.get_eval_dataloader(dataset))
+        ranks = pooled_retrieval_ranks(audio, text, text_to_audio, pool_size=self._pool_size(len(audio)))
+        captions = [caption for row in rows for caption in row["captions"]]
+        return metrics_with_intervals(ranks), retrieval_queries(ranks, [row["id"] for row in rows], captions)
 
     @property
     def _clap(self):
@@ -259,9 +264,9 @@ class SupClapTrainer(Trainer):
         embeds = encode_labels(_Embedder(self.model), self.processing_class, names, self.args.zero_shot_templates)
         return zero_shot_metrics(audio, embeds, [names.index(label) for label in labels])["accuracy"]
 
-    def _embed(self, dataloader) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[str | None]]:
-        """Embeddings of all clips (n, D) and captions (m, D) of all ranks, the clip of each caption (m,), and the
-        label of each clip where it has one.
+    def _embed(self, dataloader) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[dict]]:
+        """Embeddings of all clips (n, D) and captions (m, D) of all ranks, the clip of each caption (m,), and the rows
+        of the clips without their audio; `label` is `None` where a clip has none.
         """
         embedded = []
         model = _Embedder(self.model)
@@ -271,14 +276,14 @@ class SupClapTrainer(Trainer):
             captions = [caption for row in rows for caption in row["captions"]]
             texts = embed_texts(model, self.processing_class, captions, len(captions))
             per_clip = torch.as_tensor(texts).split([len(row["captions"]) for row in rows])
-            labels = [row.get("label") for row in rows]
-            local = list(zip(torch.as_tensor(audio), per_clip, labels, strict=True))
+            named = [{"id": row["id"], "captions": row["captions"], "label": row.get("label")} for row in rows]
+            local = list(zip(torch.as_tensor(audio), per_clip, named, strict=True))
             embedded += self.accelerator.gather_for_metrics(local, use_gather_object=True)
             self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
-        clips, texts, labels = zip(*embedded, strict=True)
+        clips, texts, rows = zip(*embedded, strict=True)
         counts = torch.tensor([len(captions) for captions in texts])
         text_to_audio = torch.repeat_interleave(torch.arange(len(clips)), counts)
-        return torch.stack(clips), torch.cat(texts), text_to_audio, list(labels)
+        return torch.stack(clips), torch.cat(texts), text_to_audio, list(rows)
 
     # ---- Checkpoints ----
 

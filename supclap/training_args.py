@@ -11,6 +11,7 @@ CHOICES = {
     "svr": ("dynamic", "static", None),
     "svr_direction": ("bi", "uni"),
     "radius_predictor": ("similarities", "summary"),
+    "choose_checkpoint_on": ("validation", "test"),
 }
 
 
@@ -66,6 +67,10 @@ class SupClapTrainingArguments(TrainingArguments):
     eval_pool_size: int | None = field(
         default=None, metadata={"help": "Evaluate retrieval in disjoint pools of so many clips; one pool when null."}
     )
+    choose_checkpoint_on: str = field(
+        default="validation",
+        metadata={"help": "Split that training evaluates and chooses by; test, as the paper did, labels all results."},
+    )
     zero_shot_templates: list[str] = field(
         default_factory=lambda: ["This is a sound of {}."],
         metadata={"help": "Texts of a label; their embeddings are averaged."},
@@ -101,3 +106,10 @@ class SupClapTrainingArguments(TrainingArguments):
         if self.dataloader_pin_memory is None:
             self.dataloader_pin_memory = torch.accelerator.is_available()
         super().__post_init__()
+        if self.choose_checkpoint_on == "test" and not self.load_best_model_at_end:
+            raise ValueError("choose_checkpoint_on 'test' chooses nothing without load_best_model_at_end: set it.")
+
+    @property
+    def chosen_on(self) -> str:
+        """How the checkpoint at the end of training is chosen: by a split, or as the last one."""
+        return self.choose_checkpoint_on if self.load_best_model_at_end else "last"

@@ -1,6 +1,6 @@
 """Checks shared by the evaluation functions: what they accept, and the message when they do not."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,3 +59,16 @@ def as_clip_index(text_to_audio: np.ndarray | torch.Tensor, n_audio: int, n_text
     if silent.size:
         raise ValueError(f"Clips {name_some(silent)} have no caption in `text_to_audio`: leave them out or add one.")
     return index
+
+
+class Column(Sequence):
+    """One column of rows, each cell read when asked for: clips stored as bytes need not fit in memory."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]], name: str):
+        self.rows, self.name = rows, name
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, position: int) -> Any:
+        return self.rows[position].get(self.name)

@@ -145,27 +145,94 @@ def metrics_with_intervals(
     n_resamples: int = 2000,
     confidence: float = 0.95,
     seed: int = 0,
-) -> dict[str, dict[str, float | int]]:
+) -> dict[str, dict[str, float | int | None]]:
     """Every mean-over-queries metric of the ranks as `{"value", "low", "high", "n"}`, n being the number of queries.
 
     Values are fractions from 0 to 1 and equal those of `retrieval_metrics`. Pooled ranks are accepted as well.
     """
-    metrics = {}
-    for name, query in query_values(ranks, ks).items():
-        low, high = bootstrap_interval(query.values, query.clusters, n_resamples, confidence, seed)
-        metrics[name] = {"value": float(query.values.mean()), "low": low, "high": high, "n": len(query.values)}
-    return metrics
+    return {
+        name: value_with_interval(query.values, query.clusters, n_resamples, confidence, seed)
+        for name, query in query_values(ranks, ks).items()
+    }
 
 
-def format_table(metrics: Mapping[str, Mapping[str, float | int]]) -> str:
+def value_with_interval(
+    values: np.ndarray, clusters: np.ndarray, n_resamples: int = 2000, confidence: float = 0.95, seed: int = 0
+) -> dict[str, float | int | None]:
+    """Mean of the values as `{"value", "low", "high", "n"}`; the ends are `None` where one clip is all there is.
+
+    Arguments as in [`bootstrap_interval`].
+    """
+    low, high = None, None
+    if len(np.unique(clusters)) > 1:
+        low, high = bootstrap_interval(values, clusters, n_resamples, confidence, seed)
+    return {"value": float(np.mean(values)), "low": low, "high": high, "n": len(values)}
+
+
+def format_interval(metric: Mapping[str, float | int | None]) -> str:
+    """`[low, high]` in percent, or a dash where there is no interval."""
+    return "-" if metric["low"] is None else f"[{100 * metric['low']:.2f}, {100 * metric['high']:.2f}]"
+
+
+def format_table(metrics: Mapping[str, Mapping[str, float | int | None]]) -> str:
     """Plain text table of [`metrics_with_intervals`], in percent, one metric a line."""
     header = ("metric", "%", "interval", "n")
-    lines = [
-        (name, f"{100 * m['value']:.2f}", f"[{100 * m['low']:.2f}, {100 * m['high']:.2f}]", str(m["n"]))
-        for name, m in metrics.items()
-    ]
+    lines = [(name, f"{100 * m['value']:.2f}", format_interval(m), str(m["n"])) for name, m in metrics.items()]
     widths = [max(len(line[column]) for line in [header, *lines]) for column in range(len(header))]
     return "\n".join(
         "  ".join([name.ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)])
         for name, *cells in [header, *lines]
     )
+
+
+def mean_average_precisions(scores: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Mean average precision over classes, once for every row of clip weights: `(R,)`.
+
+    With weights of 1 it equals the mean of scikit-learn's average precision over the classes that have a clip; integer
+    weights count a clip so many times. A class without a clip in a resample is left out of its mean.
+
+    Args:
+        scores: `(N, C)`.
+        targets: `(N, C)` 1 where the clip has the label, else 0.
+        weights: `(R, N)` non-negative.
+    """
+    total = np.zeros(len(weights))
+    n_classes = np.zeros(len(weights))
+    for score, target in zip(np.asarray(scores).T, np.asarray(targets, dtype=bool).T, strict=True):
+        if not target.any():
+            continue
+        order = np.argsort(-score, kind="stable")
+        # clips of one score are above the threshold together
+        ends = np.append(np.flatnonzero(np.diff(score[order])), len(order) - 1)
+        sorted_weights = weights[:, order].astype(np.float64)
+        above = sorted_weights.cumsum(axis=1)[:, ends]
+        right = (sorted_weights * target[order]).cumsum(axis=1)[:, ends]
+        gained = np.diff(right, axis=1, prepend=0)
+        found = right[:, -1]
+        precision = np.divide(right, above, out=np.zeros_like(right), where=above > 0)
+        total += np.divide((precision * gained).sum(axis=1), found, out=np.zeros(len(weights)), where=found > 0)
+        n_classes += found > 0
+    return np.divide(total, n_classes, out=np.zeros(len(weights)), where=n_classes > 0)
+
+
+def bootstrap_mean_average_precision(
+    scores: Sequence[np.ndarray],
+    targets: np.ndarray,
+    n_resamples: int = 500,
+    seed: int = 0,
+) -> np.ndarray:
+    """Bootstrap draws of the mAP of one or several systems on the same clips: `(systems, n_resamples)`.
+
+    Args:
+        scores: `(N, C)` of each system; a resample draws the same clips for all of them.
+        targets: `(N, C)` 1 where the clip has the label, else 0.
+        n_resamples: Number of resamples. Each costs a pass over all scores, so it is smaller than elsewhere.
+        seed: Seed of the draws.
+    """
+    generator = np.random.default_rng(seed)
+    n_clips = len(targets)
+    draws = []
+    for n in _chunks(n_resamples, n_clips):
+        weights = generator.multinomial(n_clips, np.full(n_clips, 1 / n_clips), size=n)
+        draws.append([mean_average_precisions(score, targets, weights) for score in scores])
+    return np.concatenate(draws, axis=1)

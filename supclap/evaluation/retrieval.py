@@ -26,6 +26,12 @@ from supclap.evaluation.inputs import as_clip_index, as_embeddings
 
 MAP_CUTOFF = 10
 DEFAULT_KS = (1, 5, 10)
+# What each direction's numbers mean, for the record of a score.
+PROTOCOLS = {
+    "text_to_audio": "each caption is a query with one relevant clip (single-caption); ties count as errors",
+    "audio_to_text": "each clip is a query with all its captions relevant; recall and median rank by the best of them "
+    f"(any-of-k); mAP@{MAP_CUTOFF} over all of them, divided by min({MAP_CUTOFF}, k); ties count as errors",
+}
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,7 @@ class RetrievalRanks:
         text_to_audio: `(n_text,)` rank of each caption's clip.
         audio_to_text: `(n_audio, 10)` ranks of each clip's ten best captions, ascending; 0 where a clip has fewer.
         n_references: `(n_audio,)` number of captions of each clip.
+        text_rows: `(n_text,)` row of each caption in the embeddings; captions of pools come pool by pool.
         text_clips: `(n_text,)` index of each caption's clip, the cluster of a text query.
         audio_clips: `(n_audio,)` index of each clip, the cluster of an audio query.
     """
@@ -43,6 +50,7 @@ class RetrievalRanks:
     text_to_audio: np.ndarray
     audio_to_text: np.ndarray
     n_references: np.ndarray
+    text_rows: np.ndarray
     text_clips: np.ndarray
     audio_clips: np.ndarray
 
@@ -55,14 +63,12 @@ class QueryValues:
     clusters: np.ndarray
 
 
-def _group_captions(clip_index: np.ndarray, n_audio: int) -> np.ndarray:
-    """`(n_audio, K)` caption indices of each clip, padded with -1; captions may come in any order."""
-    order = np.argsort(clip_index, kind="stable")
-    counts = np.bincount(clip_index, minlength=n_audio)
-    column = np.arange(len(clip_index)) - np.repeat(np.cumsum(counts) - counts, counts)
-    captions = np.full((n_audio, counts.max()), -1, dtype=np.int64)
-    captions[clip_index[order], column] = order
-    return captions
+def _pad_captions(captions: list[np.ndarray]) -> np.ndarray:
+    """`(B, K)` caption indices of a block of clips, padded with -1 to the most captions in the block."""
+    padded = np.full((len(captions), max(map(len, captions))), -1, dtype=np.int64)
+    for row, own in zip(padded, captions, strict=True):
+        row[: len(own)] = own
+    return padded
 
 
 def _rank_clips(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -109,20 +115,25 @@ def retrieval_ranks(
     if audio.shape[1] != text.shape[1]:
         raise ValueError(f"Audio embeddings have {audio.shape[1]} dimensions and text embeddings {text.shape[1]}.")
     clip_index = as_clip_index(text_to_audio, len(audio), len(text))
-    captions = _group_captions(clip_index, len(audio))
+    n_references = np.bincount(clip_index, minlength=len(audio))
+    captions = np.split(np.argsort(clip_index, kind="stable"), np.cumsum(n_references)[:-1])
 
-    def rank_blocks(queries, candidates, relevant, rank, shape):
-        ranks = np.zeros(shape, dtype=np.int64)
-        relevant = torch.from_numpy(relevant).to(audio.device)
-        for start in range(0, len(queries), block_size):
-            block = slice(start, start + block_size)
-            ranks[block] = rank((queries[block] @ candidates.T).float(), relevant[block]).cpu().numpy()
-        return ranks
+    text_ranks = np.zeros(len(text), dtype=np.int64)
+    for start in range(0, len(text), block_size):
+        block = slice(start, start + block_size)
+        target = torch.from_numpy(clip_index[block]).to(audio.device)
+        text_ranks[block] = _rank_clips((text[block] @ audio.T).float(), target).cpu().numpy()
+    audio_ranks = np.zeros((len(audio), MAP_CUTOFF), dtype=np.int64)
+    for start in range(0, len(audio), block_size):
+        block = slice(start, start + block_size)
+        relevant = torch.from_numpy(_pad_captions(captions[block])).to(audio.device)
+        audio_ranks[block] = _rank_captions((audio[block] @ text.T).float(), relevant).cpu().numpy()
 
     return RetrievalRanks(
-        text_to_audio=rank_blocks(text, audio, clip_index, _rank_clips, len(text)),
-        audio_to_text=rank_blocks(audio, text, captions, _rank_captions, (len(audio), MAP_CUTOFF)),
-        n_references=(captions >= 0).sum(axis=1),
+        text_to_audio=text_ranks,
+        audio_to_text=audio_ranks,
+        n_references=n_references,
+        text_rows=np.arange(len(text)),
         text_clips=clip_index,
         audio_clips=np.arange(len(audio)),
     )
@@ -191,14 +202,14 @@ def pooled_retrieval_ranks(
 ) -> RetrievalRanks:
     """Ranks within disjoint pools of `pool_size` clips and their captions, all pools one after another.
 
-    A seeded permutation splits the clips; the `n_audio % pool_size` clips left at its end are not ranked. `text_clips`
-    and `audio_clips` keep the indices of the whole set. Other arguments and errors as in [`retrieval_ranks`].
+    A seeded permutation splits the clips; the `n_audio % pool_size` clips left at its end are not ranked. `text_rows`,
+    `text_clips` and `audio_clips` keep the indices of the whole set. Other arguments and errors as in [`retrieval_ranks`].
     """
     audio = as_embeddings(audio_embeds, "audio_embeds")
     text = as_embeddings(text_embeds, "text_embeds")
     clip_index = as_clip_index(text_to_audio, len(audio), len(text))
-    if not 2 <= pool_size <= len(audio):
-        raise ValueError(f"`pool_size` must be from 2 to the number of clips ({len(audio)}), got {pool_size}.")
+    if not 1 <= pool_size <= len(audio):
+        raise ValueError(f"`pool_size` must be from 1 to the number of clips ({len(audio)}), got {pool_size}.")
     n_pooled = len(audio) // pool_size * pool_size
     pools = np.random.default_rng(seed).permutation(len(audio))[:n_pooled].reshape(-1, pool_size)
 
@@ -208,7 +219,7 @@ def pooled_retrieval_ranks(
         row_in_pool[pool] = np.arange(pool_size)
         captions = np.flatnonzero(row_in_pool[clip_index] >= 0)
         in_pool = retrieval_ranks(audio[pool], text[captions], row_in_pool[clip_index[captions]], block_size)
-        ranks.append(replace(in_pool, text_clips=clip_index[captions], audio_clips=pool))
+        ranks.append(replace(in_pool, text_rows=captions, text_clips=clip_index[captions], audio_clips=pool))
     names = [field.name for field in fields(RetrievalRanks)]
     return RetrievalRanks(**{name: np.concatenate([getattr(part, name) for part in ranks]) for name in names})
 

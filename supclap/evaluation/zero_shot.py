@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from supclap.evaluation.embed import embed_audio, embed_texts
-from supclap.evaluation.inputs import as_embeddings, name_some, to_numpy
+from supclap.evaluation.inputs import Column, as_embeddings, name_some, to_numpy
 
 
 DEFAULT_TEMPLATES = ("This is a sound of {}.",)
@@ -24,6 +24,26 @@ def label_text(label: str) -> str:
     return " ".join(label.replace("_", " ").split())
 
 
+def label_prompts(labels: Sequence[str], templates: Sequence[str] = DEFAULT_TEMPLATES) -> list[str]:
+    """Every label in every template: the prompts of the first label, then those of the second, and so on.
+
+    Raises:
+        TypeError: `labels` is one string.
+        ValueError: No labels or templates, a template without `{}`, labels that are blank or read the same.
+    """
+    templates = [templates] if isinstance(templates, str) else list(templates)
+    without_slot = [template for template in templates if "{}" not in template]
+    if without_slot or not templates:
+        raise ValueError(f"Each template needs {{}} where the label goes; got {without_slot or templates}.")
+    return [template.replace("{}", name) for name in _check_labels(labels) for template in templates]
+
+
+def average_prompts(embeds: torch.Tensor, n_labels: int) -> torch.Tensor:
+    """Embeddings `(n_labels * T, D)` of [`label_prompts`] as one unit vector a label: the mean of T unit vectors."""
+    mean = nn.functional.normalize(embeds, dim=-1).unflatten(0, (n_labels, -1)).mean(dim=1)
+    return nn.functional.normalize(mean, dim=-1)
+
+
 def encode_labels(
     model: nn.Module,
     processor: Callable[..., Mapping[str, torch.Tensor]],
@@ -31,6 +51,7 @@ def encode_labels(
     templates: Sequence[str] = DEFAULT_TEMPLATES,
     batch_size: int = 64,
     device: torch.device | str | None = None,
+    text_lang: str | None = None,
 ) -> torch.Tensor:
     """Embed each label as the mean of its prompts' normalised embeddings, normalised again.
 
@@ -41,6 +62,7 @@ def encode_labels(
         templates: Prompts, each with `{}` where the label goes.
         batch_size: Prompts a forward pass.
         device: Where to move the model; None leaves it where it is.
+        text_lang: Language code of labels and templates, for multilingual encoders.
 
     Returns:
         `(n_labels, D)` float32 on the CPU, rows of unit length.
@@ -49,15 +71,8 @@ def encode_labels(
         TypeError: `labels` is one string.
         ValueError: No labels or templates, a template without `{}`, labels that are blank or read the same.
     """
-    templates = [templates] if isinstance(templates, str) else list(templates)
-    without_slot = [template for template in templates if "{}" not in template]
-    if without_slot or not templates:
-        raise ValueError(f"Each template needs {{}} where the label goes; got {without_slot or templates}.")
-    names = _check_labels(labels)
-    prompts = [template.replace("{}", name) for name in names for template in templates]
-    embeds = nn.functional.normalize(embed_texts(model, processor, prompts, batch_size, device), dim=-1)
-    mean = embeds.unflatten(0, (len(names), len(templates))).mean(dim=1)
-    return nn.functional.normalize(mean, dim=-1)
+    prompts = label_prompts(labels, templates)
+    return average_prompts(embed_texts(model, processor, prompts, batch_size, device, text_lang), len(labels))
 
 
 def _check_labels(labels: Sequence[str]) -> list[str]:
@@ -72,7 +87,7 @@ def _check_labels(labels: Sequence[str]) -> list[str]:
     return names
 
 
-def _scores(audio_embeds: np.ndarray | torch.Tensor, label_embeds: np.ndarray | torch.Tensor) -> np.ndarray:
+def label_scores(audio_embeds: np.ndarray | torch.Tensor, label_embeds: np.ndarray | torch.Tensor) -> np.ndarray:
     """`(N, C)` dot products, in float64 and rounded to float32 so that equal pairs tie."""
     audio = as_embeddings(audio_embeds, "audio_embeds").cpu()
     label = as_embeddings(label_embeds, "label_embeds").cpu()
@@ -107,12 +122,13 @@ def zero_shot_metrics(
 
     Returns:
         `accuracy`; `n` clips; `per_class`, the share of each class's clips that are right (classes without a clip are
-        left out); `confusion`, int64 `(C, C)` counts with the true class in rows and the predicted one in columns.
+        left out); `confusion`, int64 `(C, C)` counts with the true class in rows and the predicted one in columns;
+        `predicted`, int64 `(N,)`, the label picked for each clip, and `correct`, bool `(N,)`, whether it is right.
 
     Raises:
         ValueError: Shapes that do not match, values that are not finite, or targets that are not a label's index.
     """
-    scores = _scores(audio_embeds, label_embeds)
+    scores = label_scores(audio_embeds, label_embeds)
     n, n_labels = scores.shape
     targets = to_numpy(targets)
     if targets.shape != (n,) or not np.issubdtype(targets.dtype, np.integer):
@@ -132,7 +148,14 @@ def zero_shot_metrics(
     confusion = np.zeros((n_labels, n_labels), dtype=np.int64)
     np.add.at(confusion, (targets, predicted), 1)
     per_class = {keys[c]: float(confusion[c, c] / confusion[c].sum()) for c in range(n_labels) if confusion[c].any()}
-    return {"accuracy": float(confusion.trace() / n), "n": n, "per_class": per_class, "confusion": confusion}
+    return {
+        "accuracy": float(confusion.trace() / n),
+        "n": n,
+        "per_class": per_class,
+        "confusion": confusion,
+        "predicted": predicted,
+        "correct": predicted == targets,
+    }
 
 
 def multi_label_metrics(
@@ -162,7 +185,7 @@ def multi_label_metrics(
     except ImportError as error:
         raise ImportError("Multi-label zero-shot needs scikit-learn: `pip install scikit-learn`.") from error
 
-    scores = _scores(audio_embeds, label_embeds)
+    scores = label_scores(audio_embeds, label_embeds)
     targets = to_numpy(targets)
     if targets.shape != scores.shape or not np.isin(targets, (0, 1)).all():
         raise ValueError(f"`targets` must be a {scores.shape} matrix of 0 and 1, got shape {targets.shape}.")
@@ -179,20 +202,7 @@ def multi_label_metrics(
     }
 
 
-class _AudioColumn(Sequence):
-    """The rows' clips, fetched when asked for: a set stored as bytes need not fit in memory."""
-
-    def __init__(self, rows: Sequence[Mapping[str, Any]]):
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, position: int) -> Any:
-        return self.rows[position]["audio"]
-
-
-def _row_targets(rows: Sequence[Mapping[str, Any]], column: str, names: list[str]) -> list[list[int]]:
+def row_targets(rows: Sequence[Mapping[str, Any]], column: str, names: list[str]) -> list[list[int]]:
     """Label indices of each row; names match with underscores or spaces, integers are indices already."""
     index_of = {name: index for index, name in enumerate(names)}
     targets = []
@@ -221,11 +231,13 @@ def zero_shot_classification(
     templates: Sequence[str] = DEFAULT_TEMPLATES,
     batch_size: int = 32,
     device: torch.device | str | None = None,
+    text_lang: str | None = None,
 ) -> dict[str, Any]:
     """Classify rows with `audio` and either `label` (one) or `labels` (any number) by the labels' prompts.
 
     Targets are names, or indices into `labels`. Rows with `label` give [`zero_shot_metrics`], rows with `labels`
     [`multi_label_metrics`]; the result also records `labels` and `templates`, without which a score means little.
+    `text_lang` is the language of both, for multilingual encoders.
 
     Raises:
         ValueError: No rows, a row without its label or with an unknown one (named by its `id`), or as in
@@ -235,9 +247,9 @@ def zero_shot_classification(
         raise ValueError("`rows` is empty: there is nothing to classify.")
     names = _check_labels(labels)
     column = "label" if rows[0].get("label") is not None else "labels"
-    targets = _row_targets(rows, column, names)
-    label_embeds = encode_labels(model, processor, labels, templates, batch_size, device)
-    audio_embeds = embed_audio(model, processor, _AudioColumn(rows), batch_size, device)
+    targets = row_targets(rows, column, names)
+    label_embeds = encode_labels(model, processor, labels, templates, batch_size, device, text_lang)
+    audio_embeds = embed_audio(model, processor, Column(rows, "audio"), batch_size, device)
     if column == "label":
         metrics = zero_shot_metrics(audio_embeds, label_embeds, [target[0] for target in targets], labels)
     else:

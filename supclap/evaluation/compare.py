@@ -1,0 +1,296 @@
+"""Paired comparison of two systems from their per-query results, over one or several seeds of each.
+
+The queries are the same, so the difference is taken query by query; captions of one clip are drawn together.
+
+* Interval: 95 % bootstrap over clips, and over runs as well where a system has several.
+* `p_clips`: two-sided sign-flip (permutation) test over clips, of the mean over runs. It speaks of these runs only: it
+  does not know that another seed would have trained another model. For mAP, which is no mean over clips, it is twice
+  the smaller share of bootstrap differences on one side of 0.
+* `p_runs`: two-sided exact permutation test over runs, of the difference of the systems' means. With three seeds each it
+  cannot fall below 0.1. It needs two runs of each system.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from supclap.evaluation.intervals import bootstrap_mean_average_precision, mean_average_precisions, paired_difference
+from supclap.evaluation.queries import FOLDER, Queries, is_multi_label, load_queries, metric_queries
+
+
+# Permutations of runs that are enumerated at most.
+_MOST_PERMUTATIONS = 20_000
+
+
+class CompareError(ValueError):
+    """Two results that cannot be compared; the message says why."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How much better system a is than system b in one metric of one task.
+
+    Attributes:
+        task: The task.
+        metric: The metric.
+        a: Mean of system a over its runs, a fraction.
+        b: The same of b.
+        difference: a minus b.
+        low: Lower end of the 95 % interval of the difference.
+        high: Its upper end.
+        p_clips: See the module.
+        p_runs: See the module; `None` with a single run of one of them.
+        runs_a: The value of each run of a.
+        runs_b: The same of b.
+        n: Number of queries.
+        n_clips: Number of clips they belong to.
+    """
+
+    task: str
+    metric: str
+    a: float
+    b: float
+    difference: float
+    low: float
+    high: float
+    p_clips: float
+    p_runs: float | None
+    runs_a: tuple[float, ...]
+    runs_b: tuple[float, ...]
+    n: int
+    n_clips: int
+
+
+def compare_runs(
+    runs_a: Sequence[str | Path],
+    runs_b: Sequence[str | Path],
+    n_resamples: int = 2000,
+    seed: int = 0,
+) -> tuple[list[Comparison], list[str]]:
+    """Compares two systems in every task that all their runs have.
+
+    Args:
+        runs_a: Folders with the results of system a: of `supclap evaluate`, or of training; one for each seed.
+        runs_b: The same of b.
+        n_resamples: Number of bootstrap resamples and of sign flips.
+        seed: Seed of both.
+
+    Returns:
+        The comparisons, and notes: tasks that one of them lacks, clips whose audio differs.
+
+    Raises:
+        CompareError: A folder has no per-query results, no task is common, or a task was run on other queries.
+    """
+    files = [_query_files(run) for run in [*runs_a, *runs_b]]
+    common = [task for task in files[0] if all(task in other for other in files[1:])]
+    if not common:
+        raise CompareError(f"No task is common: {'; '.join(', '.join(sorted(own)) for own in files)}.")
+    lacking = sorted({task for own in files for task in own} - set(common))
+    notes = [f"not compared, for not every run has it: {task}" for task in lacking]
+    comparisons = []
+    for task in common:
+        arrays = [load_queries(own[task]) for own in files]
+        _check_same_clips(task, arrays, [*runs_a, *runs_b])
+        different = _different_audio(arrays)
+        if different:
+            notes.append(f"{task}: the audio of {different} clips is not the same in all runs")
+        split = len(runs_a)
+        compare = _compare_multi_label if is_multi_label(arrays[0]) else _compare_means
+        comparisons += compare(task, arrays[:split], arrays[split:], n_resamples, seed)
+    return comparisons, notes
+
+
+def _query_files(run: str | Path) -> dict[str, Path]:
+    folder = Path(run)
+    found = {path.stem: path for path in sorted((folder / FOLDER).glob("*.npz"))}
+    if not found:
+        raise CompareError(
+            f"{str(folder)!r} has no per-query results ({FOLDER}/*.npz). Name the output folder of `supclap evaluate`, "
+            "or of a training run."
+        )
+    return found
+
+
+def _check_same_clips(task: str, arrays: Sequence[Mapping[str, np.ndarray]], runs: Sequence[str | Path]) -> None:
+    first = arrays[0]
+    for other, run in zip(arrays[1:], runs[1:], strict=True):
+        if set(other) - {"contents"} != set(first) - {"contents"}:
+            raise CompareError(f"{task}: {runs[0]} and {run} hold results of different kinds.")
+        clips, others = set(first["clip_ids"].tolist()), set(other["clip_ids"].tolist())
+        if clips != others:
+            only = sorted(clips ^ others)
+            raise CompareError(
+                f"{task}: {runs[0]} has {len(clips)} clips and {run} {len(others)}; {len(only)} are in one only, e.g. "
+                f"{only[0]!r}. Scores over different clips do not compare: evaluate both on the same data."
+            )
+        if "labels" in first and first["labels"].tolist() != other["labels"].tolist():
+            raise CompareError(f"{task}: {runs[0]} and {run} chose among different labels.")
+
+
+def _different_audio(arrays: Sequence[Mapping[str, np.ndarray]]) -> int:
+    if not all("contents" in one for one in arrays):
+        return 0
+    contents = [dict(zip(one["clip_ids"].tolist(), one["contents"].tolist(), strict=True)) for one in arrays]
+    return sum(len({one[clip] for one in contents}) > 1 for clip in contents[0])
+
+
+def _aligned(queries: Queries, keys: np.ndarray, task: str, metric: str) -> np.ndarray:
+    """Values in the order of `keys`."""
+    order = np.argsort(queries.keys, kind="stable")
+    place = np.searchsorted(queries.keys, keys, sorter=order)
+    if len(queries.keys) != len(keys) or (queries.keys[order[np.minimum(place, len(keys) - 1)]] != keys).any():
+        raise CompareError(f"{task}, {metric}: the captions of the two runs differ. Evaluate both on the same data.")
+    return queries.values[order[place]]
+
+
+def _compare_means(task, arrays_a, arrays_b, n_resamples, seed) -> list[Comparison]:
+    per_run = [metric_queries(arrays) for arrays in [*arrays_a, *arrays_b]]
+    comparisons = []
+    for metric, first in per_run[0].items():
+        values = np.stack([_aligned(run[metric], first.keys, task, metric) for run in per_run])
+        values_a, values_b = values[: len(arrays_a)], values[len(arrays_a) :]
+        if len(np.unique(first.clusters)) < 2:
+            raise CompareError(f"{task}: one clip is too few to compare.")
+        pair = paired_difference(values_a.mean(0), values_b.mean(0), first.clusters, n_resamples, seed=seed)
+        low, high = pair.low, pair.high
+        if len(values) > 2:
+            low, high = _interval_over_runs(values_a, values_b, first.clusters, n_resamples, seed)
+        runs_a, runs_b = values_a.mean(axis=1), values_b.mean(axis=1)
+        comparisons.append(
+            _comparison(
+                task, metric, runs_a, runs_b, low, high, pair.p_value, values.shape[1], len(np.unique(first.clusters))
+            )
+        )
+    return comparisons
+
+
+def _comparison(task, metric, runs_a, runs_b, low, high, p_clips, n, n_clips) -> Comparison:
+    a, b = float(np.mean(runs_a)), float(np.mean(runs_b))
+    runs_a, runs_b = tuple(map(float, runs_a)), tuple(map(float, runs_b))
+    p_runs = permutation_p_value(runs_a, runs_b)
+    return Comparison(task, metric, a, b, a - b, float(low), float(high), p_clips, p_runs, runs_a, runs_b, n, n_clips)
+
+
+def _interval_over_runs(values_a, values_b, clusters, n_resamples, seed) -> tuple[float, float]:
+    """Percentile interval where each resample draws clips, the same for both systems, and runs of each."""
+    _, member_of = np.unique(clusters, return_inverse=True)
+    sizes = np.bincount(member_of)
+    totals_a, totals_b = (
+        np.stack([np.bincount(member_of, weights=run) for run in values]) for values in (values_a, values_b)
+    )
+    generator = np.random.default_rng(seed)
+    differences = []
+    for _ in range(n_resamples):
+        counts = np.bincount(generator.integers(0, len(sizes), len(sizes)), minlength=len(sizes))
+        means = [
+            totals[generator.integers(0, len(totals), len(totals))].mean(axis=0) @ counts / (counts @ sizes)
+            for totals in (totals_a, totals_b)
+        ]
+        differences.append(means[0] - means[1])
+    low, high = np.quantile(differences, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def permutation_p_value(runs_a: Sequence[float], runs_b: Sequence[float]) -> float | None:
+    """Exact two-sided p-value of H0 "the runs of both systems come from one distribution".
+
+    Returns:
+        The share of all ways to part the runs that differ at least as much in their means; `None` with fewer than two
+        runs of a system, or too many ways to count.
+    """
+    runs = np.array([*runs_a, *runs_b])
+    n_a, n = len(runs_a), len(runs)
+    if min(n_a, n - n_a) < 2:
+        return None
+    choices = list(itertools.islice(itertools.combinations(range(n), n_a), _MOST_PERMUTATIONS + 1))
+    if len(choices) > _MOST_PERMUTATIONS:
+        return None
+    in_a = np.zeros((len(choices), n), dtype=bool)
+    in_a[np.arange(len(choices))[:, None], np.array(choices)] = True
+    differences = in_a @ runs / n_a - ~in_a @ runs / (n - n_a)
+    # the first choice is the observed one
+    return float(np.mean(np.abs(differences) >= abs(differences[0]) - 1e-12))
+
+
+def _compare_multi_label(task, arrays_a, arrays_b, n_resamples, seed) -> list[Comparison]:
+    clips = arrays_a[0]["clip_ids"]
+    ordered = [_ordered_scores(arrays, clips) for arrays in [*arrays_a, *arrays_b]]
+    targets = ordered[0][1]
+    if any((other != targets).any() for _, other in ordered):
+        raise CompareError(f"{task}: the labels of the clips differ. Evaluate both on the same data.")
+    scores = [score for score, _ in ordered]
+    values = np.array([mean_average_precisions(score, targets, np.ones((1, len(clips))))[0] for score in scores])
+    split = len(arrays_a)
+    # every resample is a pass over all scores, see bootstrap_mean_average_precision
+    draws = bootstrap_mean_average_precision(scores, targets, max(n_resamples // 4, 1), seed)
+    generator = np.random.default_rng(seed)
+    means = []
+    for system in (draws[:split], draws[split:]):
+        chosen = generator.integers(0, len(system), system.shape)  # runs, drawn for every resample of clips
+        means.append(np.take_along_axis(system, chosen, axis=0).mean(axis=0))
+    differences = means[0] - means[1]
+    low, high = np.quantile(differences, [0.025, 0.975])
+    beyond = min((differences <= 0).sum(), (differences >= 0).sum())
+    p_value = min(1.0, 2 * (beyond + 1) / (len(differences) + 1))
+    return [_comparison(task, "mAP", values[:split], values[split:], low, high, p_value, len(clips), len(clips))]
+
+
+def _ordered_scores(arrays: Mapping[str, np.ndarray], clips: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    row_of = {clip: row for row, clip in enumerate(arrays["clip_ids"].tolist())}
+    rows = [row_of[clip] for clip in clips.tolist()]
+    return arrays["scores"][rows], arrays["targets"][rows]
+
+
+def comparison_table(comparisons: Sequence[Comparison], notes: Sequence[str], markdown: bool = False) -> str:
+    """The comparisons as a table, in percent and percentage points."""
+    header = ["task", "metric", "A", "B", "A - B", "95 % interval", "p (clips)", "p (runs)", "n"]
+    rows = [
+        [
+            one.task,
+            one.metric,
+            _with_spread(one.a, one.runs_a),
+            _with_spread(one.b, one.runs_b),
+            f"{100 * one.difference:+.2f}",
+            f"[{100 * one.low:+.2f}, {100 * one.high:+.2f}]",
+            f"{one.p_clips:.4f}",
+            "-" if one.p_runs is None else f"{one.p_runs:.3f}",
+            str(one.n),
+        ]
+        for one in comparisons
+    ]
+    runs = (len(comparisons[0].runs_a), len(comparisons[0].runs_b))
+    over = "clips and runs" if max(runs) > 1 else "clips"
+    about = [
+        f"A: {runs[0]} run(s), B: {runs[1]} run(s). Interval: 95 % bootstrap over {over}.",
+        "p (clips): sign-flip permutation over clips, of these runs (for mAP: bootstrap); p (runs): exact permutation over runs.",
+        *notes,
+    ]
+    if markdown:
+        lines = [header, ["---"] * 2 + ["---:"] * 7, *rows]
+        return (
+            "\n".join([*(f"{line}  " for line in about), "", *("| " + " | ".join(line) + " |" for line in lines)])
+            + "\n"
+        )
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in [header, *rows]
+    ]
+    return "\n".join([*about, *lines])
+
+
+def _with_spread(mean: float, runs: Sequence[float]) -> str:
+    if len(runs) == 1:
+        return f"{100 * mean:.2f}"
+    return f"{100 * mean:.2f} ± {100 * float(np.std(runs, ddof=1)):.2f}"
+
+
+def to_json(comparisons: Sequence[Comparison], notes: Sequence[str]) -> dict[str, Any]:
+    return {"comparisons": [asdict(one) for one in comparisons], "notes": list(notes)}

@@ -1,0 +1,287 @@
+"""What the evaluation scores: anything that embeds clips and texts. SupCLAP, Transformers' CLAP, or an adapter of yours.
+
+An adapter of another model is a class with the attributes and methods of [`DualEncoder`]:
+
+```python
+class Msclap:
+    name = "msclap 2023"
+    record = {"audio": "first 7 s"}  # what a reader of its scores has to know
+
+    def __init__(self, checkpoint):
+        self.model = ...
+        self.fingerprint = fingerprint_folder(checkpoint)
+
+    def embed_audio(self, audios, batch_size): ...  # a tensor (N, D)
+
+    def embed_texts(self, texts, languages, batch_size): ...  # a tensor (N, D)
+```
+
+`supclap evaluate CHECKPOINT --encoder my_module:Msclap` calls it with CHECKPOINT.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+import supclap
+from supclap.evaluation.embed import embed_audio, embed_texts
+
+
+# Files in or beside a checkpoint on which no embedding depends.
+_NOT_HASHED = (
+    "README.md",
+    ".gitattributes",
+    "recipe.json",
+    "results.json",
+    "queries.npz",
+    "trainer_state.json",
+    "training_args.bin",
+    "optimizer.pt",
+    "scheduler.pt",
+    "scaler.pt",
+    "training_curves.png",
+)
+_FOLDERS_NOT_HASHED = ("checkpoint-", "_", ".", "evaluation", "queries", "runs")
+# Weights in other formats than the one that is loaded, which a download leaves out.
+_NOT_LOADED = ("*.onnx", "*.h5", "*.msgpack", "*.ot", "onnx/*", "openvino/*")
+
+# NLLB codes, which multilingual text encoders take, of the codes that data sets carry: the paper's languages.
+NLLB_CODES = {
+    "en": "eng_Latn",
+    "fr": "fra_Latn",
+    "de": "deu_Latn",
+    "es": "spa_Latn",
+    "nl": "nld_Latn",
+    "ca": "cat_Latn",
+    "ja": "jpn_Jpan",
+    "zh": "zho_Hans",
+}
+
+
+# Fields of an audio encoder's configuration that say what becomes of a long clip.
+_LONG_AUDIO = ("target_length", "window_hop", "long_audio_pooling")
+
+
+class DualEncoder(Protocol):
+    """Embeds clips and texts into one space.
+
+    Attributes:
+        name: What tables call it.
+        fingerprint: Hash of everything an embedding depends on beside its input; the key of cached embeddings.
+        record: What a reader of its scores has to know, e.g. what is done to long clips.
+    """
+
+    name: str
+    fingerprint: str
+    record: dict[str, Any]
+
+    def embed_audio(self, audios: Sequence[Any], batch_size: int) -> torch.Tensor:
+        """Embeddings `(N, D)` of clips in any form that [`~processing_supclap.load_waveform`] takes."""
+        ...
+
+    def embed_texts(self, texts: Sequence[str], languages: Sequence[str] | None, batch_size: int) -> torch.Tensor:
+        """Embeddings `(N, D)` of texts; `languages` holds one code a text, and is of use to multilingual encoders."""
+        ...
+
+
+class SupClapEncoder:
+    """A SupCLAP model, or any with the same interface, and its processor.
+
+    Args:
+        model: As in [`embed_audio`].
+        processor: Its processor.
+        name: What tables call it.
+        fingerprint: See [`DualEncoder`].
+    """
+
+    def __init__(self, model: Any, processor: Callable, name: str, fingerprint: str):
+        self.model, self.processor = model, processor
+        self.name, self.fingerprint = name, fingerprint
+        self.is_multilingual = hasattr(processor.tokenizer, "src_lang")
+        audio = getattr(model.config, "audio_config", None)
+        windows = {key: getattr(audio, key) for key in _LONG_AUDIO if hasattr(audio, key)}
+        self.record = {
+            "audio": windows or "the model's own way with long clips",
+            "languages": "given to the text encoder" if self.is_multilingual else "not used by the text encoder",
+        }
+
+    def embed_audio(self, audios: Sequence[Any], batch_size: int) -> torch.Tensor:
+        return embed_audio(self.model, self.processor, audios, batch_size)
+
+    def embed_texts(self, texts: Sequence[str], languages: Sequence[str] | None, batch_size: int) -> torch.Tensor:
+        codes = None
+        if languages is not None and self.is_multilingual:
+            codes = [NLLB_CODES.get(language, language) for language in languages]
+        return embed_texts(self.model, self.processor, texts, batch_size, text_lang=codes)
+
+
+class ClapEncoder:
+    """A [`~transformers.ClapModel`] (`laion/*`), without the random crop of its feature extractor.
+
+    Clips are cut into windows of the extractor's length (10 s); a clip's embedding is the mean of its windows'
+    embeddings, weighted by their lengths. No window is then longer than the extractor's limit, so nothing is cropped
+    and nothing is random.
+
+    Args:
+        model: The model.
+        feature_extractor: Its feature extractor.
+        tokenizer: Its tokenizer.
+        name: What tables call it.
+        fingerprint: See [`DualEncoder`].
+    """
+
+    def __init__(self, model: Any, feature_extractor: Any, tokenizer: Any, name: str, fingerprint: str):
+        self.model = model.eval()
+        self.feature_extractor, self.tokenizer = feature_extractor, tokenizer
+        self.name, self.fingerprint = name, fingerprint
+        seconds = feature_extractor.nb_max_samples / feature_extractor.sampling_rate
+        self.record = {"audio": f"windows of {seconds:g} s, mean weighted by length", "languages": "not used"}
+
+    @torch.no_grad()
+    def embed_audio(self, audios: Sequence[Any], batch_size: int) -> torch.Tensor:
+        from processing_supclap import load_waveform
+
+        rate, longest = self.feature_extractor.sampling_rate, self.feature_extractor.nb_max_samples
+        embeds = []
+        for first in range(0, len(audios), batch_size):
+            windows, owner = [], []
+            for position in range(first, min(first + batch_size, len(audios))):
+                waveform = load_waveform(audios[position], target_sampling_rate=rate, name=f"audio[{position}]")
+                cuts = waveform.split(longest)
+                windows += [cut.numpy() for cut in cuts]
+                owner += [position - first] * len(cuts)
+            parts = [self._embed_windows(windows[i : i + batch_size]) for i in range(0, len(windows), batch_size)]
+            lengths = torch.tensor([float(len(window)) for window in windows])
+            sums = torch.zeros(owner[-1] + 1, parts[0].shape[1])
+            embeds.append(sums.index_add(0, torch.tensor(owner), lengths[:, None] * torch.cat(parts)))
+        return torch.nn.functional.normalize(torch.cat(embeds), dim=-1)
+
+    def _embed_windows(self, windows: list[np.ndarray]) -> torch.Tensor:
+        rate = self.feature_extractor.sampling_rate
+        inputs = self.feature_extractor(windows, sampling_rate=rate, return_tensors="pt")
+        # Where no clip of a batch is long, the extractor of a fusion model calls a random one so.
+        inputs["is_longer"] = torch.zeros(len(windows), 1, dtype=torch.bool)
+        inputs = inputs.to(self.model.device)
+        return self.model.get_audio_features(**inputs).pooler_output.float().cpu()
+
+    @torch.no_grad()
+    def embed_texts(self, texts: Sequence[str], languages: Sequence[str] | None, batch_size: int) -> torch.Tensor:
+        parts = []
+        for start in range(0, len(texts), batch_size):
+            inputs = self.tokenizer(
+                list(texts[start : start + batch_size]), padding=True, truncation=True, return_tensors="pt"
+            )
+            parts.append(self.model.get_text_features(**inputs.to(self.model.device)).pooler_output.float().cpu())
+        return torch.cat(parts)
+
+
+def fingerprint_folder(folder: str | Path, *context: str) -> str:
+    """Hash of a checkpoint's files (weights, configuration, tokenizer, code) and of what else embeddings depend on.
+
+    What a training run or an evaluation leaves beside them does not count: optimiser, logs, results, cards, inner
+    checkpoints.
+    """
+    folder = Path(folder)
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(folder.rglob("*")):
+        relative = path.relative_to(folder)
+        inner = any(part.startswith(_FOLDERS_NOT_HASHED) for part in relative.parts[:-1])
+        if not path.is_file() or inner or path.name in _NOT_HASHED or path.name.startswith(("_", "rng_state")):
+            continue
+        digest.update(str(relative).encode())
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    for part in context:
+        digest.update(part.encode())
+    return digest.hexdigest()
+
+
+def _own_code() -> str:
+    """Hash of the code that turns a clip or a text into an embedding."""
+    roots = [Path(import_module(name).__file__).parent for name in ("modeling_supclap", "processing_supclap")]
+    return "".join(
+        hashlib.sha256(path.read_bytes()).hexdigest() for root in roots for path in sorted(root.glob("*.py"))
+    )
+
+
+def find_folder(checkpoint: str | Path) -> Path:
+    """The folder of a checkpoint; a Hub id is downloaded first.
+
+    Raises:
+        FileNotFoundError: It is no folder, and cannot be had from the Hub.
+    """
+    folder = Path(checkpoint)
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise FileNotFoundError(f"{str(folder)!r} has no config.json: it is no checkpoint.")
+        return folder
+    import huggingface_hub
+
+    try:
+        return Path(huggingface_hub.snapshot_download(str(checkpoint), ignore_patterns=list(_NOT_LOADED)))
+    except Exception as error:  # an unusable id, no network, no access: all mean that there is no checkpoint
+        reason = str(error).splitlines()[0]
+        raise FileNotFoundError(
+            f"No checkpoint {str(checkpoint)!r}: no such folder, and the Hub says: {reason}"
+        ) from error
+
+
+def load_encoder(checkpoint: str | Path, device: str | None = None) -> DualEncoder:
+    """A checkpoint as a [`DualEncoder`], by the `model_type` of its configuration.
+
+    Args:
+        checkpoint: Folder or Hub id of a SupCLAP or a Transformers CLAP model.
+        device: Where to put the model; the accelerator where there is one, else the CPU.
+
+    Raises:
+        FileNotFoundError: There is no such checkpoint.
+        ValueError: The model is of another kind: write an adapter.
+    """
+    import transformers
+    from transformers import AutoConfig, AutoFeatureExtractor, AutoModel, AutoProcessor, AutoTokenizer
+
+    folder = find_folder(checkpoint)
+    if device is None:
+        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        device = accelerator.type if accelerator else "cpu"
+    kind = AutoConfig.from_pretrained(folder).model_type
+    name = str(checkpoint)
+    # full precision whatever the type of the file: half precision scores depend on the machine
+    if kind == "supclap":
+        model = AutoModel.from_pretrained(folder, dtype=torch.float32).to(device).eval()
+        processor = AutoProcessor.from_pretrained(folder)
+        return SupClapEncoder(model, processor, name, fingerprint_folder(folder, supclap.__version__, _own_code()))
+    if kind == "clap":
+        model = AutoModel.from_pretrained(folder, dtype=torch.float32).to(device)
+        extractor, tokenizer = AutoFeatureExtractor.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+        fingerprint = fingerprint_folder(folder, transformers.__version__, ClapEncoder.__name__)
+        return ClapEncoder(model, extractor, tokenizer, name, fingerprint)
+    raise ValueError(
+        f"{name!r} is a {kind!r} model; 'supclap' and 'clap' are known. Write an adapter with embed_audio and "
+        "embed_texts (see supclap.evaluation.encoders) and pass it by --encoder module:factory."
+    )
+
+
+def load_custom_encoder(factory: str, checkpoint: str) -> DualEncoder:
+    """Calls `module:factory` with the checkpoint.
+
+    Raises:
+        ValueError: There is no such module or factory, or what it returns is no [`DualEncoder`].
+    """
+    module, _, attribute = factory.partition(":")
+    try:
+        make = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"--encoder {factory!r}: expected module:factory that can be imported ({error}).") from error
+    encoder = make(checkpoint)
+    missing = [
+        name for name in ("name", "fingerprint", "record", "embed_audio", "embed_texts") if not hasattr(encoder, name)
+    ]
+    if missing:
+        raise ValueError(f"--encoder {factory!r}: the object it makes has no {', '.join(missing)}.")
+    return encoder

@@ -1,0 +1,338 @@
+"""Runs a suite: rows in; scores with intervals, per-query results and the record of how they came about out."""
+
+import csv
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from supclap.data.captions import check_row
+from supclap.evaluation import queries as query_files
+from supclap.evaluation.cache import CachedEncoder
+from supclap.evaluation.encoders import NLLB_CODES
+from supclap.evaluation.inputs import Column, name_some
+from supclap.evaluation.intervals import bootstrap_mean_average_precision, metrics_with_intervals, value_with_interval
+from supclap.evaluation.queries import Queries
+from supclap.evaluation.retrieval import PROTOCOLS, metrics_from_ranks, retrieval_ranks
+from supclap.evaluation.suite import DataNotFound, Suite, Task, load_rows
+from supclap.evaluation.zero_shot import (
+    average_prompts,
+    label_prompts,
+    label_scores,
+    label_text,
+    multi_label_metrics,
+    row_targets,
+    zero_shot_metrics,
+)
+
+
+RESULTS = "results.json"
+DONE, NOT_RUN, FAILED = "done", "not run", "failed"
+MEAN = "mean"
+
+
+def evaluate_suite(
+    encoder: CachedEncoder,
+    suite: Suite,
+    output_dir: str | Path,
+    root: str | Path,
+    chosen_on: str | None = None,
+    load_corpus: Callable[..., Sequence[dict]] | None = None,
+    report: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Runs every task of a suite whose data are there. Stopped and started again, it goes on where it was.
+
+    Args:
+        encoder: What is scored.
+        suite: The tasks.
+        output_dir: Where `results.json`, per-query results and pictures go; the results of each task are written when
+            it is done.
+        root: Where the relative data folders of the tasks start.
+        chosen_on: How the checkpoint was chosen: `validation`, `test` or `last`; `None` when that is not known.
+        load_corpus: See [`load_rows`].
+        report: Called with a line about each task.
+
+    Returns:
+        What `results.json` holds: `checkpoint`, `fingerprint`, `suite`, `chosen_on`, `encoder` and `results`, one
+        entry a task, and language of it, with `status` `done`, `not run` (the data are not there) or `failed`; the
+        last two have a `reason`.
+    """
+    output_dir, root = Path(output_dir), Path(root)
+    output_dir.mkdir(parents=True, exist_ok=True)
+    _clear_other_checkpoint(output_dir, encoder.encoder.fingerprint)
+    summary = {
+        "checkpoint": encoder.encoder.name,
+        "fingerprint": encoder.encoder.fingerprint,
+        "suite": suite.name,
+        "chosen_on": chosen_on,
+        "encoder": encoder.encoder.record,
+        "versions": {name: version(name) for name in ("supclap", "torch", "transformers")},
+        "results": [],
+    }
+    for task in suite.tasks:
+        head = {"task": task.name, "kind": task.kind, "language": None}
+        try:
+            entries = _run_task(task, encoder, output_dir, root, load_corpus, report)
+        except DataNotFound as error:
+            entries = [{**head, "status": NOT_RUN, "reason": str(error)}]
+        except (ValueError, OSError, ImportError) as error:
+            entries = [{**head, "status": FAILED, "reason": f"{type(error).__name__}: {error}"}]
+        for entry in entries:
+            if entry["status"] != DONE:
+                report(f"{task.name}: {entry['status']}: {entry['reason']}")
+        summary["results"] += entries
+        write_json(output_dir / RESULTS, summary)
+    return summary
+
+
+def _clear_other_checkpoint(output_dir: Path, fingerprint: str) -> None:
+    """Removes per-query results that another checkpoint of this name left here: they would be taken for this one's."""
+    results = output_dir / RESULTS
+    if results.is_file() and json.loads(results.read_text(encoding="utf-8"))["fingerprint"] != fingerprint:
+        for path in (output_dir / query_files.FOLDER).glob("*.npz"):
+            path.unlink()
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes a file whole or not at all."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
+    os.replace(part, path)
+
+
+def _run_task(task, encoder, output_dir, root, load_corpus, report) -> list[dict]:
+    if task.kind == "mteb":
+        from supclap.evaluation.mteb import run_mteb_task
+
+        return [run_mteb_task(task, encoder)]
+    rows = load_rows(task, root, load_corpus)
+    ids = clip_ids(rows)
+    report(f"{task.name}: {len(ids)} clips")
+
+    def progress(done: int, total: int) -> None:
+        report(f"{task.name}: {done} of {total} clips embedded")
+
+    if task.kind == "retrieval":
+        for index in range(len(rows)):
+            check_row(rows[index], index)
+        audio, contents = encoder.embed_audio(Column(rows, "audio"), ids, progress)
+        return _retrieval(task, encoder, rows, ids, audio.numpy(), contents, output_dir)
+    audio, contents = encoder.embed_audio(Column(rows, "audio"), ids, progress)
+    return [_zero_shot(task, encoder, rows, ids, audio.numpy(), contents, output_dir)]
+
+
+def clip_ids(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The ids of rows as strings.
+
+    Raises:
+        ValueError: A row has none, or two rows have the same.
+    """
+    ids = list(Column(rows, "id"))
+    without = [position for position, clip in enumerate(ids) if clip is None]
+    if without:
+        raise ValueError(f"Rows {name_some(without)} have no `id`.")
+    ids = [str(clip) for clip in ids]
+    seen: set[str] = set()
+    twice = [clip for clip in ids if clip in seen or seen.add(clip)]
+    if twice:
+        raise ValueError(f"{len(twice)} rows repeat an id, the first {twice[0]!r}: one row a clip, with all captions.")
+    return ids
+
+
+def _entry(task: Task, language: str | None, n_clips: int, **more: Any) -> dict[str, Any]:
+    expected = {} if task.expected_clips is None else {"expected_clips": task.expected_clips}
+    head = {"task": task.name, "kind": task.kind, "language": language, "status": DONE}
+    source = {"data": task.corpus or task.table, "split": task.split if task.corpus else None}
+    return {**head, **source, "n_clips": n_clips, **expected, **more}
+
+
+# ---- Retrieval ----
+
+
+def _code(language: str | None) -> str | None:
+    return NLLB_CODES.get(language, language)
+
+
+def _captions(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, str | None]]:
+    """Every caption as (clip, text, language code)."""
+    captions = []
+    for clip, row in enumerate(rows):
+        language = row.get("language")
+        codes = [language] * len(row["captions"]) if language is None or isinstance(language, str) else language
+        if len(codes) != len(row["captions"]):
+            raise ValueError(f"Row {row['id']!r} has {len(row['captions'])} captions and {len(codes)} languages.")
+        captions += [(clip, text, _code(code)) for text, code in zip(row["captions"], codes, strict=True)]
+    return captions
+
+
+def _retrieval(task, encoder, rows, ids, audio, contents, output_dir) -> list[dict]:
+    captions = _captions(rows)
+    if not task.languages:
+        return [_retrieve(task, encoder, None, captions, ids, audio, contents, output_dir)[0]]
+    there = sorted({str(code) for _, _, code in captions})
+    entries, queries = [], []
+    for language in task.languages:
+        own = [caption for caption in captions if caption[2] == _code(language)]
+        if not own:
+            raise ValueError(f"No caption is in {language!r}; the languages of the captions are {', '.join(there)}.")
+        entry, values = _retrieve(task, encoder, language, own, ids, audio, contents, output_dir)
+        entries.append(entry)
+        queries.append(values)
+    mean = {name: mean_over_languages([values[name] for values in queries]) for name in queries[0]}
+    for name in [name for name in entries[0]["metrics"] if name not in mean]:  # median ranks
+        medians = [entry["metrics"][name] for entry in entries]
+        n = sum(median["n"] for median in medians)
+        mean[name] = {**medians[0], "value": float(np.mean([median["value"] for median in medians])), "n": n}
+    n_texts = sum(entry["n_texts"] for entry in entries)
+    record = {"protocols": PROTOCOLS, "mean": "unweighted mean over the languages; intervals resample clips"}
+    n_clips = max(entry["n_clips"] for entry in entries)
+    return [*entries, _entry(task, MEAN, n_clips, n_texts=n_texts, metrics=mean, record=record)]
+
+
+def _retrieve(task, encoder, language, captions, ids, audio, contents, output_dir) -> tuple[dict, dict[str, Queries]]:
+    """The entry of one language, and the values of its queries. Clips without a caption in it are left out."""
+    clips = sorted({clip for clip, _, _ in captions})
+    row_of = {clip: row for row, clip in enumerate(clips)}
+    texts = [text for _, text, _ in captions]
+    codes = [code for _, _, code in captions]
+    # one language for all, or none: an encoder is told only what is known of every caption
+    text = encoder.embed_texts(texts, None if None in codes else codes).numpy()
+    ranks = retrieval_ranks(audio[clips], text, np.array([row_of[clip] for clip, _, _ in captions]))
+    arrays = query_files.retrieval_queries(
+        ranks, [ids[clip] for clip in clips], texts, [contents[clip] for clip in clips]
+    )
+    file = f"{query_files.FOLDER}/{task.name if language is None else f'{task.name}[{language}]'}.npz"
+    query_files.save_queries(output_dir / file, arrays)
+    averages = metrics_from_ranks(ranks)
+    medians = {  # no interval: see supclap.evaluation.intervals
+        f"{direction}/median_rank": {
+            "value": averages[f"{direction}/median_rank"],
+            "low": None,
+            "high": None,
+            "n": averages[count],
+        }
+        for direction, count in (("text_to_audio", "n_text"), ("audio_to_text", "n_audio"))
+    }
+    counts = ranks.n_references
+    entry = _entry(
+        task,
+        language,
+        len(clips),
+        n_texts=len(texts),
+        captions_per_clip=[int(counts.min()), int(counts.max())],
+        metrics=metrics_with_intervals(ranks) | medians,
+        record={"protocols": PROTOCOLS, "language_of_captions": "unknown" if None in codes else sorted(set(codes))},
+        queries=file,
+    )
+    return entry, query_files.metric_queries(arrays)
+
+
+def mean_over_languages(queries: Sequence[Queries]) -> dict[str, float | int | None]:
+    """The unweighted mean of one metric over languages, with an interval that draws a clip in all its languages."""
+    total = sum(len(query.values) for query in queries)
+    # weighted so that the mean over all queries is the mean of the languages' means
+    values = [query.values * (total / (len(queries) * len(query.values))) for query in queries]
+    return value_with_interval(np.concatenate(values), np.concatenate([query.clusters for query in queries]))
+
+
+# ---- Zero-shot classification ----
+
+
+def _zero_shot(task, encoder, rows, ids, audio, contents, output_dir) -> dict:
+    column = "label" if rows[0].get("label") is not None else "labels"
+    labels = [str(label) for label in task.labels] or _labels_of(rows, column)
+    spelling = {str(label): words for label, words in task.spelling.items()}
+    strange = sorted(set(spelling) - set(labels))
+    if strange:
+        raise ValueError(
+            f"spelling names {strange[0]!r}, which is no label; the labels are {', '.join(labels[:20])} …"
+        )
+    words = [spelling.get(label, label_text(label)) for label in labels]
+    targets = row_targets(rows, column, [label_text(label) for label in labels])
+    prompts = label_prompts(words, task.templates)
+    languages = None if task.language is None else [_code(task.language)] * len(prompts)
+    embeds = average_prompts(encoder.embed_texts(prompts, languages), len(labels)).numpy()
+    record = {
+        "templates": list(task.templates),
+        "labels": dict(zip(labels, words, strict=True)),
+        "labels_from": "the suite" if task.labels else "the rows",
+        "language": task.language,
+    }
+    if task.expected_labels is not None:
+        record["expected_labels"] = task.expected_labels
+    file = f"{query_files.FOLDER}/{task.name}.npz"
+    arrays = {"clip_ids": np.asarray(ids), "contents": np.asarray(contents), "labels": np.asarray(labels)}
+    more: dict[str, Any] = {"n_labels": len(labels), "record": record, "queries": file}
+    if column == "label":
+        target = np.array([one[0] for one in targets])
+        score = zero_shot_metrics(audio, embeds, target, labels)
+        arrays |= {"targets": target, "predicted": score["predicted"]}
+        more["metrics"] = {"accuracy": value_with_interval(score["correct"], np.arange(len(ids)))}
+        folds = list(Column(rows, "fold"))
+        if None not in folds:
+            correct = {str(fold): [] for fold in sorted(set(folds))}
+            for fold, right in zip(folds, score["correct"].tolist(), strict=True):
+                correct[str(fold)].append(right)
+            more["per_fold"] = {fold: float(np.mean(values)) for fold, values in correct.items()}
+        more["confusion"] = _save_confusion(score["confusion"], labels, output_dir, task.name)
+        clips_of = score["confusion"].sum(axis=1)
+        measure = "accuracy"
+    else:
+        present = np.zeros((len(ids), len(labels)), dtype=np.int8)
+        for row, target in enumerate(targets):
+            present[row, target] = 1
+        scores = label_scores(audio, embeds)
+        arrays |= {"targets": present, "scores": scores}
+        score = multi_label_metrics(audio, embeds, present, labels)
+        low = high = None
+        if len(ids) > 1:
+            draws = bootstrap_mean_average_precision([scores], present)[0]
+            low, high = (float(value) for value in np.quantile(draws, [0.025, 0.975]))
+        more["metrics"] = {"mAP": {"value": score["mAP"], "low": low, "high": high, "n": score["n"]}}
+        clips_of = present.sum(axis=0)
+        measure = "average_precision"
+    query_files.save_queries(output_dir / file, arrays)
+    more["per_class"] = _save_per_class(
+        score["per_class"], dict(zip(labels, clips_of.tolist())), measure, output_dir, task.name
+    )
+    return _entry(task, None, len(ids), **more)
+
+
+def _labels_of(rows: Sequence[Mapping[str, Any]], column: str) -> list[str]:
+    found: set[str] = set()
+    for row in rows:
+        value = row.get(column)
+        for label in [value] if column == "label" else value or []:
+            if not isinstance(label, str):
+                raise ValueError(
+                    f"Row {row.get('id')!r} has the label {label!r}: give the names of classes by `labels`."
+                )
+            found.add(label)
+    return sorted(found)
+
+
+def _save_per_class(per_class, clips_of, measure, output_dir: Path, name: str) -> str:
+    """A table of every class that has a clip, the worst first."""
+    file = output_dir / "per_class" / f"{name}.csv"
+    file.parent.mkdir(exist_ok=True)
+    part = file.with_suffix(".part")
+    with part.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["label", "clips", measure])
+        for label, value in sorted(per_class.items(), key=lambda item: item[1]):
+            writer.writerow([label, clips_of[label], f"{value:.6f}"])
+    os.replace(part, file)
+    return str(file.relative_to(output_dir))
+
+
+def _save_confusion(confusion: np.ndarray, labels: list[str], output_dir: Path, name: str) -> str:
+    from supclap.evaluation.tables import plot_confusion
+
+    file = output_dir / "confusion" / f"{name}.png"
+    file.parent.mkdir(exist_ok=True)
+    plot_confusion(confusion, labels, file)
+    return str(file.relative_to(output_dir))
