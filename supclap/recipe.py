@@ -45,7 +45,10 @@ def build_processor(args: ModelArguments) -> SupClapProcessor:
         return SupClapProcessor.from_pretrained(args.model)
     if args.text_model is None:
         raise RecipeError("model section: set text_model (a text encoder) or model (a SupCLAP model to go on from).")
-    tokenizer = AutoTokenizer.from_pretrained(resolve_model_path(args.text_model))
+    text_model = resolve_model_path(args.text_model)
+    if args.audio_model not in CED_SIZES:
+        return SupClapProcessor.from_text_audio_pretrained(text_model, args.audio_model)
+    tokenizer = AutoTokenizer.from_pretrained(text_model)
     return SupClapProcessor(feature_extractor=SupClapFeatureExtractor(), tokenizer=tokenizer)
 
 
@@ -71,8 +74,11 @@ def build_model(args: ModelArguments) -> SupClapModel:
             logit_scale_init_value=args.logit_scale_init_value,
             logit_bias_init_value=args.logit_bias_init_value,
         )
-    model.text_model.requires_grad_(not args.freeze_text)
-    model.audio_model.requires_grad_(not args.freeze_audio)
+    # never set to True: Whisper's positions are fixed
+    if args.freeze_text:
+        model.text_model.requires_grad_(False)
+    if args.freeze_audio:
+        model.audio_model.requires_grad_(False)
     if args.frozen_text_layers is not None:
         freeze_first_layers(model.text_model, args.frozen_text_layers)
     return model
