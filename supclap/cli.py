@@ -10,7 +10,12 @@ from importlib import import_module
 
 
 # name -> (module, what it does in one line)
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "convert": (
+        "supclap.conversion.convert",
+        "Convert a published checkpoint (CED, SONAR, ML-CLAP, LAION-CLAP) to a folder.",
+    ),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
