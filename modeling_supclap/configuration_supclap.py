@@ -13,6 +13,7 @@ CED_SIZES = {
 }
 
 LONG_AUDIO_POOLING = "masked_mean"
+TEXT_POOLINGS = ("masked_mean", "pooler")
 
 # Our pipeline under a task of its own, so that `pipeline(task, folder, trust_remote_code=True)` opens it.
 PIPELINE_TASK = "supclap-zero-shot-audio-classification"
@@ -120,13 +121,35 @@ def build_sub_config(config, default: type[PreTrainedConfig], field: str) -> Pre
     return AutoConfig.for_model(model_type, **config)
 
 
+def default_audio_window(config: PreTrainedConfig) -> int | None:
+    """Features of one window for an encoder that takes audio of a fixed length or grows costly with it.
+
+    Frames of 10 ms for AST, HTSAT (LAION's 10 s at 48 kHz) and Whisper, samples of 10 s for encoders of waveforms.
+    CED has `target_length` instead.
+    """
+    return {
+        "audio-spectrogram-transformer": lambda: config.max_length,
+        "clap_audio_model": lambda: 1001,
+        "whisper": lambda: 2 * config.max_source_positions,
+        "wav2vec2": lambda: 160000,
+        "hubert": lambda: 160000,
+        "wavlm": lambda: 160000,
+    }.get(config.model_type, lambda: None)()
+
+
 @strict
 class SupClapConfig(PreTrainedConfig):
     r"""Configuration of [`SupClapModel`]: an audio encoder, a text encoder and two projection heads.
 
     Args:
         text_config (`dict` or `PreTrainedConfig`, *optional*): Any Hugging Face text encoder; BERT when omitted.
-        audio_config (`dict` or `PreTrainedConfig`, *optional*): The audio encoder; CED-Base when omitted.
+        audio_config (`dict` or `PreTrainedConfig`, *optional*): The audio encoder; CED-Base when omitted. Also AST,
+            HTSAT (`clap_audio_model`), Whisper, wav2vec 2.0, HuBERT and WavLM.
+        audio_window (`int`, *optional*): Features (frames or samples) of one window, for encoders other than CED; the
+            encoder's own length when omitted. A clip's vector is the mean over its windows, weighted by their real
+            length. Part of the config because a stored index depends on it.
+        text_pooling (`str`): `"masked_mean"` is the mean over the real tokens, `"pooler"` the text encoder's own
+            pooling layer (LAION-CLAP).
         projection_dim (`int`): Size of the joint embedding.
         projection_num_layers (`int`): 2 is linear-activation-linear (the lineage's head), 1 a single linear map.
         projection_hidden_act (`str`): Activation between the two linear maps.
@@ -141,6 +164,8 @@ class SupClapConfig(PreTrainedConfig):
 
     text_config: dict | PreTrainedConfig | None = None
     audio_config: dict | PreTrainedConfig | None = None
+    audio_window: int | None = None
+    text_pooling: str = "masked_mean"
     projection_dim: int = 1024
     projection_num_layers: int = 2
     projection_hidden_act: str = "relu"
@@ -154,6 +179,8 @@ class SupClapConfig(PreTrainedConfig):
 
         self.text_config = build_sub_config(self.text_config, BertConfig, "text_config")
         self.audio_config = build_sub_config(self.audio_config, CedConfig, "audio_config")
+        if self.audio_window is None:
+            self.audio_window = default_audio_window(self.audio_config)
         super().__post_init__(**kwargs)
 
     def to_dict(self) -> dict:
@@ -164,6 +191,12 @@ class SupClapConfig(PreTrainedConfig):
     def validate_projection(self):
         if self.projection_num_layers not in (1, 2):
             raise ValueError(f"projection_num_layers must be 1 or 2, got {self.projection_num_layers}.")
+
+    def validate_pooling(self):
+        if self.text_pooling not in TEXT_POOLINGS:
+            raise ValueError(f"text_pooling must be one of {', '.join(TEXT_POOLINGS)}; got {self.text_pooling!r}.")
+        if self.audio_window is not None and self.audio_window < 1:
+            raise ValueError(f"audio_window must be at least 1, got {self.audio_window}.")
 
 
 __all__ = ["CED_SIZES", "CedConfig", "SupClapConfig"]

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from transformers import AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedModel
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import ModelOutput, can_return_tuple, logging
 
+from .audio_encoders_supclap import build_audio_encoder, masked_mean
 from .configuration_supclap import CedConfig, SupClapConfig
 from .modeling_ced import CedModel
 
@@ -60,24 +61,74 @@ def unit_length(embeds: torch.Tensor) -> torch.Tensor:
     return norms if torch.is_autocast_enabled(embeds.device.type) else norms.to(embeds.dtype)
 
 
-def build_text_encoder(config) -> PreTrainedModel:
+def build_text_encoder(config, pooling: str = "masked_mean") -> PreTrainedModel:
     """An untrained text encoder for `config`, without the pooler that the masked mean makes useless."""
+    if getattr(config, "encoder_layerdrop", 0):
+        config.encoder_layerdrop = 0.0  # layers skipped at random differ between processes
     if config.model_type == "m2m_100":
         # SONAR: AutoModel would build an encoder-decoder around it and leave the encoder's weights random.
         from transformers.models.m2m_100.modeling_m2m_100 import M2M100Encoder
 
         model = M2M100Encoder(config)
+    elif config.model_type == "clap_text_model":
+        from transformers.models.clap.modeling_clap import ClapTextModel
+
+        model = ClapTextModel(config)
     else:
         model = AutoModel.from_config(config)
-    if getattr(model, "pooler", None) is not None:
+    return fit_pooler(model, pooling)
+
+
+def fit_pooler(model: PreTrainedModel, pooling: str) -> PreTrainedModel:
+    """Removes the pooling layer of a text encoder unless `pooling` uses it."""
+    has_pooler = getattr(model, "pooler", None) is not None
+    if pooling == "pooler" and not has_pooler:
+        raise ValueError(f"text_pooling='pooler', but {type(model).__name__} has no pooling layer; use 'masked_mean'.")
+    if pooling != "pooler" and has_pooler:
         model.pooler = None
     return model
 
 
-def build_audio_encoder(config) -> PreTrainedModel:
-    if config.model_type == CedConfig.model_type:
-        return CedModel(config)
-    raise ValueError(f"No audio encoder for model_type {config.model_type!r}; known: {CedConfig.model_type!r}.")
+def load_encoder(encoder_class, name: str, dtype: torch.dtype, key_mapping: dict[str, str] | None = None):
+    """`from_pretrained`, but weights that the checkpoint lacks are an error instead of random numbers.
+
+    Raises:
+        ValueError: The checkpoint lacks weights of the encoder or has them in another shape; the message names some.
+    """
+    model, info = encoder_class.from_pretrained(name, dtype=dtype, key_mapping=key_mapping, output_loading_info=True)
+    # a pooling layer and the mask embedding of pre-training are not needed, and not every checkpoint has them
+    missing = [key for key in info["missing_keys"] if not key.startswith("pooler.") and "masked_spec_embed" not in key]
+    if missing or info["mismatched_keys"]:
+        wrong = [str(key) for key in (*sorted(missing), *info["mismatched_keys"])]
+        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        raise ValueError(f"{name} is no {type(model).__name__}: missing or mis-shaped {', '.join(wrong[:5])}{more}.")
+    return model
+
+
+def load_text_encoder(name: str, dtype: torch.dtype) -> PreTrainedModel:
+    """A pretrained text encoder; of an encoder-decoder like NLLB or M2M100, the encoder."""
+    config = AutoConfig.from_pretrained(name)
+    if config.model_type == "m2m_100":
+        from transformers.models.m2m_100.modeling_m2m_100 import M2M100Encoder
+
+        prefixes = {r"^model\.encoder\.": "", r"^encoder\.": "", r"^(model\.)?shared\.": "embed_tokens."}
+        return load_encoder(M2M100Encoder, name, dtype, prefixes)
+    return load_encoder(AutoModel, name, dtype)
+
+
+def load_audio_encoder(name: str, dtype: torch.dtype) -> PreTrainedModel:
+    """A pretrained audio encoder; of a CLAP or a Whisper, the audio encoder."""
+    model_type = AutoConfig.from_pretrained(name).model_type
+    if model_type == CedConfig.model_type:
+        return load_encoder(CedModel, name, dtype)
+    model = load_encoder(AutoModel, name, dtype)
+    return {"clap": lambda: model.audio_model, "whisper": lambda: model.encoder}.get(model_type, lambda: model)()
+
+
+def _copy_weights(source: nn.Module, target: nn.Module) -> None:
+    """Loads the weights that `target` has; `source` may have more (what the embedding does not use)."""
+    wanted, weights = target.state_dict().keys(), source.state_dict()
+    target.load_state_dict({name: value for name, value in weights.items() if name in wanted})
 
 
 class SupClapProjection(nn.Module):
@@ -127,8 +178,8 @@ class SupClapModel(SupClapPreTrainedModel):
 
     def __init__(self, config: SupClapConfig):
         super().__init__(config)
-        self.text_model = build_text_encoder(config.text_config)
-        self.audio_model = build_audio_encoder(config.audio_config)
+        self.text_model = build_text_encoder(config.text_config, config.text_pooling)
+        self.audio_model = build_audio_encoder(config.audio_config, config.audio_window)
         self.text_projection = SupClapProjection(config, config.text_config.hidden_size)
         self.audio_projection = SupClapProjection(config, config.audio_config.hidden_size)
         self.logit_scale = nn.Parameter(torch.empty(1))
@@ -141,23 +192,21 @@ class SupClapModel(SupClapPreTrainedModel):
 
         Args:
             text_model: Hub id or folder of the text encoder.
-            audio_model: Folder or Hub id of a saved [`CedModel`], a [`CedModel`], or a [`CedConfig`] for random weights.
+            audio_model: Hub id or folder of an audio encoder (CED, AST, CLAP, Whisper, wav2vec 2.0, HuBERT, WavLM), an
+                encoder, or a configuration of one for random weights.
             dtype: Type of all weights.
             kwargs: Fields of [`SupClapConfig`].
-        """
-        from transformers import AutoConfig
 
-        text_config = AutoConfig.from_pretrained(text_model)
-        if isinstance(audio_model, str):
-            audio_model = CedModel.from_pretrained(audio_model, dtype=dtype)
-        audio_config = getattr(audio_model, "config", audio_model)
-        model = cls(SupClapConfig(text_config=text_config, audio_config=audio_config, **kwargs)).to(dtype)
-        pretrained = type(model.text_model).from_pretrained(text_model, dtype=dtype)
-        if getattr(pretrained, "pooler", None) is not None:
-            pretrained.pooler = None
-        model.text_model.load_state_dict(pretrained.state_dict())
-        if isinstance(audio_model, PreTrainedModel):
-            model.audio_model.load_state_dict(audio_model.state_dict())
+        Raises:
+            ValueError: A checkpoint lacks weights of the encoder, or is none that can be used.
+        """
+        text = load_text_encoder(text_model, dtype)
+        audio = load_audio_encoder(audio_model, dtype) if isinstance(audio_model, str) else audio_model
+        audio_config = getattr(audio, "config", audio)
+        model = cls(SupClapConfig(text_config=text.config, audio_config=audio_config, **kwargs)).to(dtype)
+        _copy_weights(fit_pooler(text, model.config.text_pooling), model.text_model)
+        if isinstance(audio, PreTrainedModel):
+            _copy_weights(audio, getattr(model.audio_model, "encoder", model.audio_model))
         return model
 
     def get_input_embeddings(self) -> nn.Module:
@@ -176,7 +225,7 @@ class SupClapModel(SupClapPreTrainedModel):
         limit = getattr(config, "max_position_embeddings", None)
         if limit is None:
             return input_ids
-        if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
+        if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet", "clap_text_model"):
             limit -= config.pad_token_id + 1  # their positions start behind the padding index
         if input_ids.shape[1] <= limit:
             return input_ids
@@ -217,11 +266,13 @@ class SupClapModel(SupClapPreTrainedModel):
         if token_type_ids is not None and getattr(self.config.text_config, "type_vocab_size", 0):
             inputs["token_type_ids"] = token_type_ids
         input_ids = self._truncate(input_ids, inputs)
-        hidden_states = self.text_model(input_ids=input_ids, **inputs, **kwargs)[0]
-        weights = inputs["attention_mask"][..., None].to(hidden_states.dtype)
-        pooled = (hidden_states * weights).sum(1) / weights.sum(1).clamp(min=1)
+        outputs = self.text_model(input_ids=input_ids, **inputs, **kwargs)
+        if self.config.text_pooling == "pooler":
+            pooled = outputs.pooler_output
+        else:
+            pooled = masked_mean(outputs.last_hidden_state, inputs["attention_mask"])
         embeds = unit_length(self.text_projection(pooled))
-        return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=embeds)
+        return BaseModelOutputWithPooling(last_hidden_state=outputs.last_hidden_state, pooler_output=embeds)
 
     @can_return_tuple
     def get_audio_features(
@@ -230,8 +281,9 @@ class SupClapModel(SupClapPreTrainedModel):
         r"""Embeds clips.
 
         Args:
-            input_features: Log-mel spectrograms in dB, `(n_audio, time, n_mels)`.
-            input_features_mask: 1 for real frames, `(n_audio, time)`; all real when omitted.
+            input_features: What the model's feature extractor gives: log-mel spectrograms `(n_audio, time, n_mels)`,
+                or waveforms `(n_audio, samples)`.
+            input_features_mask: 1 for real features, `(n_audio, time)`; all real when omitted.
 
         Returns:
             `pooler_output` `(n_audio, projection_dim)`: the L2-normalised joint embeddings; `last_hidden_state`: the

@@ -15,7 +15,7 @@ from .audio_supclap import load_waveform
 
 
 @contextmanager
-def _clip_workers() -> Iterator[Callable]:
+def clip_workers() -> Iterator[Callable]:
     """Gives a `map` that works on as many clips at once as torch has threads, each on one of them.
 
     The operations on a clip are too small to share: that gains nothing, and where other processes use the cores,
@@ -151,7 +151,7 @@ class SupClapFeatureExtractor(SequenceFeatureExtractor):
             features[:length] = self._log_mel(waveform.to(device), filters, window)
             mask[:length] = 1
 
-        with _clip_workers() as parallel_map:
+        with clip_workers() as parallel_map:
             waveforms = list(parallel_map(load, clips, names))
             lengths = [self.num_frames(len(waveform)) for waveform in waveforms]
             padded_length = self._padded_length(lengths, padding, max_length, pad_to_multiple_of)
@@ -215,4 +215,4 @@ class SupClapFeatureExtractor(SequenceFeatureExtractor):
         return decibels.clamp_(min=decibels.max() - self.top_db)
 
 
-__all__ = ["SupClapFeatureExtractor"]
+__all__ = ["SupClapFeatureExtractor", "clip_workers"]

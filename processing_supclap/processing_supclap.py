@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import BatchFeature, ProcessorMixin
+from transformers import AutoTokenizer, BatchFeature, ProcessorMixin
 
+from .encoder_features_supclap import SupClapEncoderFeatureExtractor
 from .text_supclap import TEXT_OPTIONS, encode_text
 
 
@@ -32,7 +33,8 @@ class SupClapProcessor(ProcessorMixin):
     r"""Prepares audio and texts for [`SupClapModel`].
 
     Args:
-        feature_extractor ([`SupClapFeatureExtractor`]): Turns clips into log-mel spectrograms.
+        feature_extractor ([`SupClapFeatureExtractor`] or [`SupClapEncoderFeatureExtractor`]): Turns clips into what
+            the audio encoder takes.
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer of the text encoder, of any kind.
     """
 
@@ -40,6 +42,17 @@ class SupClapProcessor(ProcessorMixin):
 
     def __init__(self, feature_extractor, tokenizer):
         super().__init__(feature_extractor, tokenizer)
+
+    @classmethod
+    def from_text_audio_pretrained(cls, text_model: str, audio_model: str) -> "SupClapProcessor":
+        """The processor of a model that `SupClapModel.from_text_audio_pretrained` builds from the same two names.
+
+        Args:
+            text_model: Hub id or folder with the tokenizer.
+            audio_model: Hub id or folder of the audio encoder, whose own feature extraction is used.
+        """
+        tokenizer = AutoTokenizer.from_pretrained(text_model)
+        return cls(SupClapEncoderFeatureExtractor.from_encoder_pretrained(audio_model), tokenizer)
 
     def __call__(
         self,

@@ -21,6 +21,7 @@ __version__ = "0.1.0"
 
 _LAZY = {
     "CedModel": "modeling_supclap",
+    "SupClapEncoderFeatureExtractor": "processing_supclap",
     "SupClapFeatureExtractor": "processing_supclap",
     "SupClapForContrastiveTraining": "supclap.training_model",
     "SupClapLoss": "supclap.losses",
@@ -68,6 +69,9 @@ _PENDING = {
 
 def _register(module: Any, mapping: str, name: str) -> None:
     getattr(module, mapping).register(SupClapConfig, _LazyClass(name))
+    if name == "SupClapFeatureExtractor":
+        # a saved file names its class, which is looked up among all that are registered
+        getattr(module, mapping).register("supclap_encoder", _LazyClass("SupClapEncoderFeatureExtractor"))
 
 
 class _RegisterOnImport:

@@ -19,6 +19,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Score checkpoints on a suite of retrieval and zero-shot tasks.",
     ),
     "compare": ("supclap.evaluation.compare_command", "Compare two evaluated systems query by query."),
+    "convert": (
+        "supclap.conversion.convert",
+        "Convert a published checkpoint (CED, SONAR, ML-CLAP, LAION-CLAP) to a folder.",
+    ),
 }
 
 

@@ -45,7 +45,12 @@ def build_processor(args: ModelArguments) -> SupClapProcessor:
         return SupClapProcessor.from_pretrained(args.model)
     if args.text_model is None:
         raise RecipeError("model section: set text_model (a text encoder) or model (a SupCLAP model to go on from).")
-    tokenizer = AutoTokenizer.from_pretrained(resolve_model_path(args.text_model))
+    text_model = resolve_model_path(args.text_model)
+    if args.audio_model not in CED_SIZES:
+        if args.features:
+            raise RecipeError("model section: features is for random weights; a pretrained encoder brings its own.")
+        return SupClapProcessor.from_text_audio_pretrained(text_model, args.audio_model)
+    tokenizer = AutoTokenizer.from_pretrained(text_model)
     return SupClapProcessor(feature_extractor=SupClapFeatureExtractor(**args.features or {}), tokenizer=tokenizer)
 
 
@@ -72,9 +77,13 @@ def build_model(args: ModelArguments) -> SupClapModel:
             logit_bias_init_value=args.logit_bias_init_value,
         )
     if args.attn_implementation is not None:
-        model.audio_model.set_attn_implementation(args.attn_implementation)
-    model.text_model.requires_grad_(not args.freeze_text)
-    model.audio_model.requires_grad_(not args.freeze_audio)
+        encoder = getattr(model.audio_model, "encoder", model.audio_model)
+        encoder.set_attn_implementation(args.attn_implementation)
+    # never set to True: Whisper's positions are fixed
+    if args.freeze_text:
+        model.text_model.requires_grad_(False)
+    if args.freeze_audio:
+        model.audio_model.requires_grad_(False)
     if args.frozen_text_layers is not None:
         freeze_first_layers(model.text_model, args.frozen_text_layers)
     return model

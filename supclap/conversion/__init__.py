@@ -1,6 +1,14 @@
 """Published weights in, our format out; strict."""
 
 from .ced import load_ced_checkpoint
+from .laion_clap import load_laion_clap_checkpoint
+from .ml_clap import load_ml_clap_checkpoint
+from .sonar import load_sonar_checkpoint
 
 
-__all__ = ["load_ced_checkpoint"]
+__all__ = [
+    "load_ced_checkpoint",
+    "load_laion_clap_checkpoint",
+    "load_ml_clap_checkpoint",
+    "load_sonar_checkpoint",
+]

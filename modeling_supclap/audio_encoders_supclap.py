@@ -1,0 +1,207 @@
+"""Hugging Face audio encoders behind one call: features and mask in, one vector a clip out.
+
+Each encoder keeps its own weights, code and features. What is added: clips longer than its window are cut into windows
+and averaged by their real length, padding changes nothing, and what would make an embedding depend on its neighbours
+(batch statistics) or stay without a gradient (mask embeddings, fusion of random crops) is switched off or left out.
+"""
+
+import torch
+from torch import nn
+from transformers import AutoModel, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+from .configuration_supclap import CedConfig
+from .modeling_ced import CedModel
+
+
+def masked_mean(tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Mean over the tokens with a true mask: `(n, length, hidden)` and `(n, length)` to `(n, hidden)`."""
+    weights = mask[..., None].to(tokens.dtype)
+    return (tokens * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+
+class WindowedAudioEncoder(nn.Module):
+    """An audio encoder that sees a clip window by window.
+
+    Args:
+        encoder: The encoder; its configuration says which one it is.
+        window: Features of one window.
+    """
+
+    fixed_length = True  # the encoder takes whole windows only, which the feature extractor fills
+
+    def __init__(self, encoder: PreTrainedModel, window: int):
+        super().__init__()
+        self.encoder = encoder
+        self.config = encoder.config
+        self.window = window
+        # what the model around it collects from its direct children
+        self._no_split_modules = encoder._no_split_modules
+        self._keep_in_fp32_modules_strict = encoder._keep_in_fp32_modules_strict
+
+    def train(self, mode: bool = True):
+        # Batch statistics would make a clip's features depend on its neighbours.
+        super().train(mode)
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eval()
+        return self
+
+    def forward(
+        self, input_features: torch.Tensor, input_features_mask: torch.Tensor | None = None, **kwargs
+    ) -> BaseModelOutputWithPooling:
+        r"""
+        Args:
+            input_features: Spectrograms `(batch, time, bins)`, or waveforms `(batch, samples)`; for encoders of a fixed
+                length, `time` is a whole number of windows.
+            input_features_mask: 1 for real features and 0 for padding, `(batch, time)`; all real when omitted.
+
+        Returns:
+            `last_hidden_state` `(batch, windows · tokens, hidden_size)`, zero in windows that a clip does not fill;
+            `pooler_output` `(batch, hidden_size)`: the mean over windows, weighted by their real length.
+        """
+        batch, length = input_features.shape[:2]
+        if input_features_mask is None:
+            input_features_mask = input_features.new_ones(batch, length, dtype=torch.long)
+        missing = -length % self.window
+        if missing and self.fixed_length:
+            raise ValueError(
+                f"input_features has {length} frames, but {self.config.model_type} takes windows of {self.window}; "
+                "use the feature extractor that was saved with the model."
+            )
+        if missing and length > self.window:
+            padding = (0, 0) * (input_features.ndim - 2) + (0, missing)
+            input_features = nn.functional.pad(input_features, padding)
+            input_features_mask = nn.functional.pad(input_features_mask, (0, missing))
+        size = min(self.window, input_features.shape[1])
+        windows = input_features.unflatten(1, (-1, size)).to(self.encoder.dtype)
+        real = input_features_mask.unflatten(1, (-1, size)).sum(-1)
+        used = real >= self.shortest_window()
+        used[:, 0] = True
+        pooled, tokens = self.encode(windows[used], real[used])
+        all_pooled = pooled.new_zeros(*used.shape, pooled.shape[-1])
+        all_tokens = tokens.new_zeros(*used.shape, *tokens.shape[1:])
+        all_pooled[used], all_tokens[used] = pooled, tokens
+        return BaseModelOutputWithPooling(
+            last_hidden_state=all_tokens.flatten(1, 2), pooler_output=masked_mean(all_pooled, real * used)
+        )
+
+    def shortest_window(self) -> int:
+        """Fewest real features with which a window after the first one counts."""
+        return 1
+
+    def encode(self, windows: torch.Tensor, real: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Vectors `(n, hidden)` and tokens `(n, tokens, hidden)` of `n` windows with `real` features each."""
+        raise NotImplementedError
+
+
+class AstEncoder(WindowedAudioEncoder):
+    """Audio Spectrogram Transformer: the mean of its class and distillation tokens, as in its training."""
+
+    def encode(self, windows, real):
+        outputs = self.encoder(windows)
+        return outputs.pooler_output, outputs.last_hidden_state
+
+
+class HtsatEncoder(WindowedAudioEncoder):
+    """HTSAT as LAION-CLAP has it."""
+
+    def encode(self, windows, real):
+        outputs = self.encoder(windows[:, None])
+        return outputs.pooler_output, outputs.last_hidden_state.flatten(2).transpose(1, 2)
+
+
+class WhisperAudioEncoder(WindowedAudioEncoder):
+    """Whisper's encoder: the mean over the tokens that hear the clip and not the silence behind it."""
+
+    def encode(self, windows, real):
+        tokens = self.encoder(windows.transpose(1, 2)).last_hidden_state
+        mask = torch.arange(tokens.shape[1], device=real.device) < ((real + 1) // 2)[:, None]
+        return masked_mean(tokens, mask), tokens
+
+
+class WaveformEncoder(WindowedAudioEncoder):
+    """wav2vec 2.0, HuBERT and WavLM: the mean over their real tokens."""
+
+    fixed_length = False
+
+    def __init__(self, encoder: PreTrainedModel, window: int):
+        super().__init__(encoder, window)
+        if hasattr(encoder, "masked_spec_embed"):  # only pre-training puts it in place of tokens
+            encoder.masked_spec_embed = None
+
+    def shortest_window(self) -> int:
+        """Samples that the convolutions need for one token."""
+        shortest = 1
+        for kernel, stride in zip(reversed(self.config.conv_kernel), reversed(self.config.conv_stride), strict=True):
+            shortest = (shortest - 1) * stride + kernel
+        return shortest
+
+    def encode(self, windows, real):
+        if self.config.feat_extract_norm == "group":
+            # The first convolution is normalised over time: padding would change all of the clip.
+            clips = [
+                self.encoder.feature_extractor(wave[None, :length])[0].t()
+                for wave, length in zip(windows, real.tolist(), strict=True)
+            ]
+            features = nn.utils.rnn.pad_sequence(clips, batch_first=True)
+        else:
+            features = self.encoder.feature_extractor(windows).transpose(1, 2)
+        lengths = self.encoder._get_feat_extract_output_lengths(real)
+        mask = torch.arange(features.shape[1], device=real.device) < lengths[:, None]
+        projected = self.encoder.feature_projection(features)
+        hidden_states = projected[0] if isinstance(projected, tuple) else projected
+        tokens = self.encoder.encoder(hidden_states, attention_mask=mask).last_hidden_state
+        return masked_mean(tokens, mask), tokens * mask[..., None]
+
+
+ADAPTERS = {
+    "audio-spectrogram-transformer": AstEncoder,
+    "clap_audio_model": HtsatEncoder,
+    "whisper": WhisperAudioEncoder,
+    "wav2vec2": WaveformEncoder,
+    "hubert": WaveformEncoder,
+    "wavlm": WaveformEncoder,
+}
+
+
+def prepare_audio_config(config):
+    """Switches off, in place, what skips layers at random or takes parameters that no embedding uses."""
+    if config.model_type == "clap_audio_model":
+        if config.enable_fusion and config.fusion_type == "channel_map":
+            raise ValueError(
+                "An HTSAT with fusion_type='channel_map' always needs four crops, which is not supported."
+            )
+        # Fusion serves clips over 10 s, as one shrunken and three random crops; these are windowed here. The weights
+        # that shorter clips go through are the same.
+        config.enable_fusion = False
+    for name in ("layerdrop", "encoder_layerdrop"):
+        if getattr(config, name, 0):
+            setattr(config, name, 0.0)
+    if getattr(config, "add_adapter", False):
+        config.add_adapter = False
+    return config
+
+
+def build_audio_encoder(config, window: int | None = None) -> nn.Module:
+    """An untrained audio encoder for `config`, with its adapter where it is not a CED."""
+    if config.model_type == CedConfig.model_type:
+        return CedModel(config)
+    if config.model_type not in ADAPTERS:
+        known = ", ".join([CedConfig.model_type, *ADAPTERS])
+        raise ValueError(f"No audio encoder for model_type {config.model_type!r}; known: {known}.")
+    config = prepare_audio_config(config)
+    if config.model_type == "clap_audio_model":
+        from transformers.models.clap.modeling_clap import ClapAudioModel
+
+        encoder = ClapAudioModel(config)
+    elif config.model_type == "whisper":
+        from transformers.models.whisper.modeling_whisper import WhisperEncoder
+
+        encoder = WhisperEncoder(config)
+    else:
+        encoder = AutoModel.from_config(config)
+    return ADAPTERS[config.model_type](encoder, window)
+
+
+__all__ = ["ADAPTERS", "WindowedAudioEncoder", "build_audio_encoder", "masked_mean", "prepare_audio_config"]

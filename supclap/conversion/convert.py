@@ -1,0 +1,86 @@
+"""`supclap convert`: a published checkpoint to a folder that everything here, and the Auto classes, open."""
+
+import argparse
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from processing_supclap import SupClapFeatureExtractor, SupClapProcessor
+from supclap.conversion.ced import load_ced_checkpoint
+from supclap.conversion.laion_clap import laion_clap_feature_extractor, load_laion_clap_checkpoint
+from supclap.conversion.ml_clap import load_ml_clap_checkpoint
+from supclap.conversion.sonar import load_sonar_checkpoint
+
+
+# kind -> (loader, feature extractor of the source or None for a text encoder)
+KINDS: dict[str, tuple[Callable, Callable | None]] = {
+    "ced": (load_ced_checkpoint, lambda source: SupClapFeatureExtractor()),
+    "sonar": (load_sonar_checkpoint, None),
+    "ml-clap": (load_ml_clap_checkpoint, lambda source: SupClapFeatureExtractor()),
+    "laion-clap": (load_laion_clap_checkpoint, laion_clap_feature_extractor),
+}
+NON_COMMERCIAL = ("sonar", "ml-clap")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("kind", choices=KINDS, help="what the checkpoint is; ced and sonar are single encoders")
+    parser.add_argument("source", type=Path, help="the published file or folder")
+    parser.add_argument("out", type=Path, help="folder to write; it must not exist yet")
+    parser.add_argument("--tokenizer", help="folder or Hub id of the tokenizer, where the source has none")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    model = convert(arguments.kind, arguments.source, arguments.out, arguments.tokenizer)
+    parameters = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    print(f"{arguments.out}: {type(model).__name__} with {parameters:.1f} million parameters.")
+    if arguments.kind in NON_COMMERCIAL:
+        print("The text encoder's weights are SONAR's, under CC-BY-NC-4.0; so is everything derived from them.")
+    if arguments.kind != "ced" and not any((arguments.out / name).is_file() for name in _TOKENIZER_FILES):
+        print("No tokenizer was written: pass --tokenizer, or save one into the folder before you use texts.")
+
+
+def convert(kind: str, source: str | Path, out: str | Path, tokenizer: str | None = None) -> PreTrainedModel:
+    """Converts a published checkpoint and writes the whole folder at once: model, feature extractor, tokenizer.
+
+    Args:
+        kind: One of `KINDS`.
+        source: The published file or folder.
+        out: Folder to write.
+        tokenizer: Folder or Hub id of the tokenizer; that of the source folder, if it has one, when omitted.
+
+    Returns:
+        The converted model.
+
+    Raises:
+        FileExistsError: `out` exists and is not an empty folder.
+        FileNotFoundError: There is no checkpoint at `source`.
+        ValueError: The checkpoint is not of that kind; the message names the keys.
+    """
+    out = Path(out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise FileExistsError(f"{out} exists already; choose another folder or remove it.")
+    load, feature_extractor = KINDS[kind]
+    model = load(source)
+    words = None if kind == "ced" else _tokenizer(source, tokenizer)
+    part = out.with_name(out.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    model.save_pretrained(part)
+    if feature_extractor is None or words is None:
+        for saved in (words, feature_extractor and feature_extractor(source)):
+            if saved is not None:
+                saved.save_pretrained(part)
+    else:
+        SupClapProcessor(feature_extractor(source), words).save_pretrained(part)
+    os.replace(part, out)
+    return model
+
+
+def _tokenizer(source: str | Path, tokenizer: str | None) -> PreTrainedTokenizerBase | None:
+    if tokenizer is None and not any((Path(source) / name).is_file() for name in _TOKENIZER_FILES):
+        return None
+    return AutoTokenizer.from_pretrained(str(source) if tokenizer is None else tokenizer)

@@ -1,0 +1,74 @@
+"""LAION-CLAP checkpoints in, [`SupClapModel`] with the HTSAT tower out."""
+
+from pathlib import Path
+
+from transformers import AutoFeatureExtractor, ClapConfig, ClapFeatureExtractor
+
+from modeling_supclap import SupClapConfig, SupClapModel
+from processing_supclap import SupClapEncoderFeatureExtractor
+from supclap.conversion.weights import load_strictly, read_weights, require
+
+
+_PATCHES = "audio_model.encoder.audio_encoder.patch_embed."
+_FUSION = (_PATCHES + "fusion_model.", _PATCHES + "mel_conv2d.")
+# Constants that some versions save and some do not.
+_CONSTANTS = ("text_model.embeddings.position_ids", "text_model.embeddings.token_type_ids")
+
+
+def load_laion_clap_checkpoint(path: str | Path) -> SupClapModel:
+    """Loads a LAION-CLAP in the form of Transformers (`ClapModel`), to fine-tune or use it as a SupCLAP model.
+
+    Embeddings of texts and of clips up to 10 s are those of `ClapModel`; its two scales become one, that of
+    `logits_per_audio`. Longer clips, which `ClapModel` crops at random, are cut into windows and averaged; the weights
+    of a fusion model that only such crops use are left out.
+
+    Args:
+        path: Folder with `config.json` and the weights.
+
+    Returns:
+        The model in evaluation mode.
+
+    Raises:
+        FileNotFoundError: There is no checkpoint at `path`.
+        ValueError: A key is missing, unexpected or has another shape; the message names it.
+    """
+    clap = _read_config(path)
+    weights = {
+        name.replace("audio_model.", "audio_model.encoder.", 1): value for name, value in read_weights(path).items()
+    }
+    require(weights, ("logit_scale_a", "logit_scale_t"), f"{str(path)!r} is no ClapModel")
+    if clap.audio_config.enable_fusion:
+        weights = {name: value for name, value in weights.items() if not name.startswith(_FUSION)}
+    scale = weights.pop("logit_scale_a").reshape(1).float()
+    del weights["logit_scale_t"]
+    extractor = _own_extractor(path, clap)
+    config = SupClapConfig(
+        text_config=clap.text_config,
+        audio_config=clap.audio_config,
+        audio_window=extractor.nb_max_samples // extractor.hop_length + 1,
+        text_pooling="pooler",
+        projection_dim=clap.projection_dim,
+        projection_hidden_act=clap.projection_hidden_act,
+        logit_scale_max=max(100.0, scale.exp().item()),  # a clamp below what was trained would change the logits
+    )
+    model = SupClapModel(config)
+    load_strictly(model, {**weights, "logit_scale": scale}, path, optional=_CONSTANTS)
+    return model.eval()
+
+
+def laion_clap_feature_extractor(path: str | Path) -> SupClapEncoderFeatureExtractor:
+    """The feature extractor of the converted model: that of the folder, or the published one."""
+    return SupClapEncoderFeatureExtractor(_own_extractor(path, _read_config(path)))
+
+
+def _own_extractor(path: str | Path, clap: ClapConfig) -> ClapFeatureExtractor:
+    if (Path(path) / "preprocessor_config.json").is_file() or (Path(path) / "processor_config.json").is_file():
+        return AutoFeatureExtractor.from_pretrained(str(path))
+    # fusion models were trained on another scale of mel bands than the others
+    return ClapFeatureExtractor(truncation="fusion" if clap.audio_config.enable_fusion else "rand_trunc")
+
+
+def _read_config(path: str | Path) -> ClapConfig:
+    if not (Path(path) / "config.json").is_file():
+        raise FileNotFoundError(f"No config.json in {str(path)!r}; expected the folder of a ClapModel.")
+    return ClapConfig.from_pretrained(str(path))

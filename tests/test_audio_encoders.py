@@ -1,0 +1,300 @@
+"""Hugging Face audio encoders in a SupClapModel, each with its own feature extraction, on tiny random models."""
+
+import numpy as np
+import pytest
+import torch
+from test_doors import run_without_package
+from transformers import (
+    ASTConfig,
+    ASTFeatureExtractor,
+    ASTModel,
+    AutoConfig,
+    AutoFeatureExtractor,
+    AutoModel,
+    AutoProcessor,
+    BertConfig,
+    BertModel,
+    ClapFeatureExtractor,
+    ClapModel,
+    HubertConfig,
+    HubertModel,
+    M2M100Config,
+    Wav2Vec2Config,
+    Wav2Vec2FeatureExtractor,
+    Wav2Vec2Model,
+    WavLMConfig,
+    WavLMModel,
+    WhisperConfig,
+    WhisperFeatureExtractor,
+    WhisperModel,
+)
+
+from supclap import SupClapConfig, SupClapEncoderFeatureExtractor, SupClapModel, SupClapProcessor
+
+
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+WAVE = {
+    **SMALL,
+    "conv_dim": (16, 16, 16),
+    "conv_kernel": (10, 8, 4),
+    "conv_stride": (10, 8, 4),
+    "num_feat_extract_layers": 3,
+    "num_conv_pos_embeddings": 16,
+    "num_conv_pos_embedding_groups": 4,
+    "mask_time_prob": 0.5,
+    "layerdrop": 0.5,
+}
+HTSAT = {
+    "spec_size": 64,
+    "num_mel_bins": 16,
+    "window_size": 4,
+    "patch_embeds_hidden_size": 8,
+    "depths": [1, 2],
+    "num_attention_heads": [2, 2],
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "enable_fusion": True,
+    "fusion_type": "aff_2d",
+}
+
+
+def clap_extractor():
+    return ClapFeatureExtractor(feature_size=16, max_length_s=1)
+
+
+# name: (config, the encoder's own feature extractor, features of a window if they are not the encoder's)
+ENCODERS = {
+    "ast": (
+        lambda: ASTConfig(**SMALL, max_length=100, num_mel_bins=32),
+        lambda: ASTFeatureExtractor(num_mel_bins=32, max_length=100),
+        None,
+    ),
+    "htsat": (lambda: AutoConfig.for_model("clap_audio_model", **HTSAT), clap_extractor, 101),
+    "whisper": (
+        lambda: WhisperConfig(
+            d_model=32, encoder_layers=2, encoder_attention_heads=2, encoder_ffn_dim=64, max_source_positions=50,
+            num_mel_bins=20, encoder_layerdrop=0.5, decoder_layers=1, decoder_attention_heads=2, decoder_ffn_dim=32,
+            vocab_size=60, pad_token_id=0,
+        ),
+        lambda: WhisperFeatureExtractor(feature_size=20, chunk_length=1),
+        None,
+    ),
+    "wav2vec2": (lambda: Wav2Vec2Config(**WAVE), Wav2Vec2FeatureExtractor, 16000),
+    "wav2vec2-layer-norm": (
+        lambda: Wav2Vec2Config(**WAVE, feat_extract_norm="layer", do_stable_layer_norm=True),
+        Wav2Vec2FeatureExtractor,
+        16000,
+    ),
+    "hubert": (lambda: HubertConfig(**WAVE), Wav2Vec2FeatureExtractor, 16000),
+    "wavlm": (lambda: WavLMConfig(**WAVE), Wav2Vec2FeatureExtractor, 16000),
+}  # fmt: skip
+
+
+def build(name: str, tokenizer) -> tuple[SupClapModel, SupClapProcessor]:
+    torch.manual_seed(0)
+    config, extractor, window = ENCODERS[name]
+    text = BertConfig(vocab_size=len(tokenizer), **SMALL, max_position_embeddings=32)
+    model = SupClapModel(
+        SupClapConfig(text_config=text, audio_config=config(), audio_window=window, projection_dim=16)
+    )
+    return model.eval(), SupClapProcessor(SupClapEncoderFeatureExtractor(extractor()), tokenizer)
+
+
+@pytest.fixture(params=ENCODERS)
+def pair(request, tokenizer):
+    return build(request.param, tokenizer)
+
+
+@pytest.fixture
+def noises():
+    """Clips shorter than a window of one second, longer, and of several windows, at 16 kHz."""
+    rng = np.random.default_rng(0)
+    return [0.1 * rng.standard_normal(n).astype(np.float32) for n in (7000, 20000, 36100)]
+
+
+def embed(model, processor, clips) -> torch.Tensor:
+    with torch.no_grad():
+        return model.get_audio_features(**processor(audio=clips, sampling_rate=16000)).pooler_output
+
+
+def test_an_embedding_does_not_depend_on_batch_padding_or_chance(pair, noises):
+    together = embed(*pair, noises)
+    np.random.seed(1)
+    alone = torch.cat([embed(*pair, [clip]) for clip in noises])
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
+    assert (together[0] - together[1]).norm() > 1e-3
+
+
+def without_dropout(model: torch.nn.Module) -> torch.nn.Module:
+    """The model in training mode, all of whose randomness would come from the encoder's own code."""
+    for module in model.train().modules():
+        for name in ("p", "dropout", "attention_dropout", "activation_dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    return model
+
+
+def test_every_parameter_gets_a_gradient_and_no_layer_is_skipped_at_random(pair, noises):
+    model, processor = pair
+    inputs = processor(text=["a dog", "rain", "a bell"], audio=noises, sampling_rate=16000)
+    without_dropout(model)
+    losses = [model(**inputs, return_loss=True).loss for _ in range(4)]
+    for loss in losses[1:]:
+        torch.testing.assert_close(loss, losses[0])
+    losses[0].backward()
+    assert not [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+
+
+def test_gradient_checkpointing_gives_the_same_gradients(pair, noises):
+    model, processor = pair
+    inputs = processor(audio=noises[:1], sampling_rate=16000)
+    without_dropout(model)
+    gradients = []
+    for checkpointing in (False, True):
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+            assert any(getattr(module, "gradient_checkpointing", False) for module in model.audio_model.modules())
+        model.zero_grad()
+        model.get_audio_features(**inputs).pooler_output[:, 0].sum().backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in model.audio_model.parameters() if p.grad is not None]))
+    torch.testing.assert_close(*gradients, atol=1e-6, rtol=1e-4)
+
+
+def test_a_saved_folder_reloads_to_the_same_embeddings(pair, noises, tmp_path):
+    model, processor = pair
+    model.save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    loaded, info = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    again = AutoProcessor.from_pretrained(tmp_path)
+    assert type(AutoFeatureExtractor.from_pretrained(tmp_path)) is SupClapEncoderFeatureExtractor
+    torch.testing.assert_close(embed(loaded.eval(), again, noises), embed(model, processor, noises))
+
+
+STOCK = {
+    "ast": (ASTModel, lambda model, x: model(x).pooler_output),
+    "whisper": (WhisperModel, lambda model, x: model.encoder(x).last_hidden_state.mean(1)),
+    "wav2vec2": (Wav2Vec2Model, lambda model, x: model(x).last_hidden_state.mean(1)),
+    "wav2vec2-layer-norm": (Wav2Vec2Model, lambda model, x: model(x).last_hidden_state.mean(1)),
+    "hubert": (HubertModel, lambda model, x: model(x).last_hidden_state.mean(1)),
+    "wavlm": (WavLMModel, lambda model, x: model(x).last_hidden_state.mean(1)),
+}
+
+
+def saved_stock(name: str, folder) -> torch.nn.Module:
+    torch.manual_seed(1)
+    stock = STOCK[name][0](ENCODERS[name][0]()).eval()
+    stock.save_pretrained(folder)
+    ENCODERS[name][1]().save_pretrained(folder)
+    return stock
+
+
+@pytest.fixture
+def text_folder(tokenizer, tmp_path):
+    BertModel(BertConfig(vocab_size=len(tokenizer), **SMALL)).save_pretrained(tmp_path / "text")
+    tokenizer.save_pretrained(tmp_path / "text")
+    return str(tmp_path / "text")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", STOCK)
+def test_a_pretrained_encoder_gives_what_it_gives_by_itself(name, text_folder, tmp_path):
+    folder = str(tmp_path / "audio")
+    stock = saved_stock(name, folder)
+    window = {} if ENCODERS[name][2] is None else {"audio_window": ENCODERS[name][2]}
+    model = SupClapModel.from_text_audio_pretrained(text_folder, folder, projection_dim=8, **window).eval()
+    processor = SupClapProcessor.from_text_audio_pretrained(text_folder, folder)
+    clip = 0.1 * np.random.default_rng(0).standard_normal(16000).astype(np.float32)
+    inputs = ENCODERS[name][1]()(clip, sampling_rate=16000, return_tensors="pt")
+    expected = STOCK[name][1](stock, next(iter(inputs.values())))
+    pooled = model.audio_model(**processor(audio=[clip], sampling_rate=16000)).pooler_output
+    torch.testing.assert_close(pooled, expected, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_the_audio_tower_of_a_clap_gives_what_it_gives_by_itself(text_folder, tmp_path):
+    torch.manual_seed(1)
+    clap = tiny_clap().eval()
+    clap.save_pretrained(tmp_path / "clap")
+    clap_extractor().save_pretrained(tmp_path / "clap")
+    folder = str(tmp_path / "clap")
+    model = SupClapModel.from_text_audio_pretrained(text_folder, folder, projection_dim=8, audio_window=101).eval()
+    processor = SupClapProcessor.from_text_audio_pretrained(text_folder, folder)
+    clip = 0.1 * np.random.default_rng(0).standard_normal(20000).astype(np.float32)
+    inputs = clap_extractor()(clip, sampling_rate=48000, return_tensors="pt")
+    inputs["is_longer"] = torch.zeros(1, 1, dtype=torch.bool)
+    expected = clap.audio_model(**inputs).pooler_output
+    pooled = model.audio_model(**processor(audio=[clip], sampling_rate=48000)).pooler_output
+    torch.testing.assert_close(pooled, expected, atol=1e-5, rtol=0)
+
+
+def tiny_clap() -> ClapModel:
+    text = {**SMALL, "vocab_size": 60, "max_position_embeddings": 34, "num_hidden_layers": 1}
+    return ClapModel(AutoConfig.for_model("clap", text_config=text, audio_config=HTSAT, projection_dim=16))
+
+
+@torch.no_grad()
+def test_a_long_clip_is_the_mean_of_its_windows_by_their_length(tokenizer):
+    model, processor = build("ast", tokenizer)
+    clip = 0.1 * np.random.default_rng(0).standard_normal(24000).astype(np.float32)
+
+    def pooled(part):
+        return model.audio_model(**processor(audio=[part], sampling_rate=16000)).pooler_output
+
+    expected = (2 * pooled(clip[:16000]) + pooled(clip[16000:])) / 3
+    torch.testing.assert_close(pooled(clip), expected, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_remote_code_alone_opens_a_model_with_another_encoder(tokenizer, tmp_path):
+    model, processor = build("ast", tokenizer)
+    model.save_pretrained(tmp_path / "folder")
+    processor.save_pretrained(tmp_path / "folder")
+    clip = 0.1 * np.random.default_rng(0).standard_normal(24000).astype(np.float32)
+    np.save(tmp_path / "clip.npy", clip)
+    labels = ["a dog barks", "rain", "a violin"]
+    inputs = processor(text=labels, audio=[clip], sampling_rate=16000)
+    expected = model(**inputs).logits_per_audio.softmax(-1)[0]
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    for scores in run_without_package(tmp_path / "folder", tmp_path / "clip.npy", tmp_path / "again", cache):
+        np.testing.assert_allclose(scores, expected, atol=1e-5)
+
+
+def test_features_that_fill_no_window_are_refused(tokenizer):
+    model, _ = build("ast", tokenizer)
+    with pytest.raises(ValueError, match="windows of 100"):
+        model.get_audio_features(torch.zeros(1, 90, 32))
+
+
+def test_an_unknown_audio_encoder_lists_the_known_ones():
+    with pytest.raises(ValueError, match="wavlm"):
+        SupClapModel(SupClapConfig(text_config=BertConfig(**SMALL), audio_config=BertConfig(**SMALL)))
+
+
+def test_an_unknown_feature_extractor_is_not_built():
+    with pytest.raises(ValueError, match="ASTFeatureExtractor"):
+        SupClapEncoderFeatureExtractor({"feature_extractor_type": "SomethingElse"})
+
+
+def test_a_checkpoint_without_the_encoders_weights_is_refused(text_folder, tmp_path):
+    ASTModel(ENCODERS["ast"][0]()).save_pretrained(tmp_path / "audio", state_dict={"layernorm.bias": torch.zeros(32)})
+    with pytest.raises(ValueError, match="embeddings.cls_token"):
+        SupClapModel.from_text_audio_pretrained(text_folder, str(tmp_path / "audio"))
+
+
+@torch.no_grad()
+def test_the_encoder_of_a_translation_model_is_loaded_not_made_up(tmp_path):
+    from transformers import M2M100Model
+
+    config = M2M100Config(
+        vocab_size=60, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=32,
+    )  # fmt: skip
+    translation = M2M100Model(config)
+    translation.save_pretrained(tmp_path)
+    model = SupClapModel.from_text_audio_pretrained(str(tmp_path), ENCODERS["ast"][0](), projection_dim=8)
+    for name, weight in translation.encoder.state_dict().items():
+        torch.testing.assert_close(model.text_model.state_dict()[name], weight)
+    assert model.config.text_config.encoder_layerdrop == 0
