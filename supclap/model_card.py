@@ -130,7 +130,9 @@ def write_card(
     path = Path(folder) / CARD
     card = build_card(folder, model_id, licence)
     if path.exists() and not force and MARKER not in path.read_text(encoding="utf-8", errors="replace"):
-        raise FileExistsError(f"{path} was not written by `supclap card`. Move it away, or pass --force to replace it.")
+        raise FileExistsError(
+            f"{path} was not written by `supclap card`. Move it away, or pass --force to replace it."
+        )
     part = path.with_name(f"{CARD}.part")
     part.write_text(str(card), encoding="utf-8")
     part.replace(path)
@@ -353,7 +355,9 @@ def _architecture(facts: Facts) -> str:
         )
         rows.append(f"- {tower} encoder: `{config['model_type']}`, {size}")
     layers = facts.config.get("projection_num_layers")
-    rows.append(f"- projections: {layers} linear layer{'s' if layers != 1 else ''} each, to {facts.config['projection_dim']}")
+    rows.append(
+        f"- projections: {layers} linear layer{'s' if layers != 1 else ''} each, to {facts.config['projection_dim']}"
+    )
     extractor = facts.processor["feature_extractor"]
     rows.append(
         f"- input: {extractor['sampling_rate']} Hz mono (other rates and channels are converted), "
@@ -433,7 +437,13 @@ def _text_limit(config: dict) -> str:
 
 
 def _inline(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else json.dumps(value) if isinstance(value, dict | list) else str(value)
+    return (
+        f"{value:g}"
+        if isinstance(value, float)
+        else json.dumps(value)
+        if isinstance(value, dict | list)
+        else str(value)
+    )
 
 
 # ---- Command ----
