@@ -213,16 +213,14 @@ def _high_pass(audio: np.ndarray, cutoff: float = 250.0) -> np.ndarray:
 
 
 def split_takes(label: str, series: list[str]) -> dict[str, str]:
-    """Deal the takes of a class to the splits: of the n takes of a series, one in four tests, or one of two or three.
+    """Deal the takes of each series of a class to the splits: of n takes, one in four tests, and one of two or three.
 
-    A class without a series deals its sounds in this way if there are at least three. The order is drawn from the seed,
-    the label and the takes that are dealt alone, so that adding a series moves no other.
+    A single take trains. The order is drawn from the seed, the label and the series alone, so that adding one moves
+    no other.
     """
-    groups = [sorted(takes.split()) for takes in series]
-    if all(len(takes) == 1 for takes in groups) and len(groups) > 2:
-        groups = [sorted(take for takes in groups for take in takes)]
     splits = {}
-    for order in groups:
+    for takes in series:
+        order = sorted(takes.split())
         random.Random(f"{SEED}:{label}:{order[0]}").shuffle(order)
         tests = 0 if len(order) == 1 else max(1, len(order) // 4)
         splits |= {take: "test" if i < tests else "train" for i, take in enumerate(order)}

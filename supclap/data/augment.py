@@ -25,14 +25,18 @@ class WaveformAugment:
 
     def __call__(self, waveform: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         speed = int(self.speeds[rng.integers(len(self.speeds))])
-        if speed != 100:
-            waveform = _resampler(speed)(torch.from_numpy(waveform)).numpy()
+        waveform = change_speed(waveform, speed)
         if self.roll:
             waveform = np.roll(waveform, rng.integers(len(waveform)))
         if self.noise_db is not None:
             level = np.sqrt(np.mean(np.square(waveform))) * 10 ** (-rng.uniform(*self.noise_db) / 20)
             waveform = waveform + level * rng.standard_normal(len(waveform), np.float32)
         return (waveform * 10 ** (rng.uniform(-self.gain_db, self.gain_db) / 20)).astype(np.float32)
+
+
+def change_speed(waveform: np.ndarray, speed: int) -> np.ndarray:
+    """A waveform at so many percent of its speed; pitch and length change together."""
+    return waveform if speed == 100 else _resampler(speed)(torch.from_numpy(waveform)).numpy()
 
 
 @cache

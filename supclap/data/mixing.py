@@ -7,6 +7,7 @@ import numpy as np
 
 from processing_supclap.audio_supclap import load_waveform
 
+from .augment import change_speed
 from .cache import WaveformCache
 from .captions import check_row, stable_hash
 
@@ -46,6 +47,7 @@ class SceneMixer:
         unseen_fraction: Share of the combinations that are kept unseen, chosen by a hash of the two labels.
         unseen_labels: Keep the combinations of any two of these labels unseen, and no others; instead of
             `unseen_fraction`.
+        speeds: Speeds in percent, one drawn for each recording in a scene (pitch and length change together).
         augment: Changes a recording before it is mixed, called as `augment(waveform, rng)`.
         distinct: Whether no two scenes may have the same meaning; for evaluation.
         seed: Seed of all choices.
@@ -71,6 +73,7 @@ class SceneMixer:
         pairs: str = "all",
         unseen_fraction: float = 0.2,
         unseen_labels: Sequence[str] | None = None,
+        speeds: Sequence[int] = (100,),
         augment=None,
         distinct: bool = False,
         seed: int = 0,
@@ -95,6 +98,7 @@ class SceneMixer:
         self.background_db = background_db
         self.level_db = level_db
         self.noise_db = noise_db
+        self.speeds = speeds
         self.augment = augment
         self.seed = seed
         self.sampling_rate = sampling_rate
@@ -114,7 +118,7 @@ class SceneMixer:
             raise ValueError(f"{len(labels)} labels give no {pairs} pair to mix; the labels are {labels}.")
         self._noise_floor: np.ndarray | None = None
         self._block_meanings = lru_cache(maxsize=8)(self._draw_block_meanings)
-        self._load = WaveformCache(self._load_uncached, cache_bytes)
+        self._load = WaveformCache(self._prepare, cache_bytes)
         self._plan = self._distinct_plan(labels) if distinct else None
 
     def _distinct_plan(self, labels: list[str]) -> list[tuple[str, str, str | None]]:
@@ -147,10 +151,15 @@ class SceneMixer:
     def __len__(self) -> int:
         return self.size
 
-    def _load_uncached(self, index: int) -> np.ndarray:
-        row = self.rows[index]
-        name = f"clip {row['id']!r}"
-        return load_waveform(row["audio"], target_sampling_rate=self.sampling_rate, name=name).numpy()
+    def _prepare(self, key: tuple[int, bool, int]) -> np.ndarray:
+        """The recording of a take at unit RMS level and at a speed, with or without the silence at its ends."""
+        take, trim, speed = key
+        row = self.rows[take]
+        wave = load_waveform(row["audio"], target_sampling_rate=self.sampling_rate, name=f"clip {row['id']!r}").numpy()
+        if trim:
+            sounding = np.flatnonzero(np.abs(wave) > SILENCE * np.abs(wave).max())
+            wave = wave[sounding[0] : sounding[-1] + 1] if len(sounding) else wave
+        return unit_level(change_speed(wave, speed))
 
     def __getitem__(self, index: int) -> dict:
         if not 0 <= index < self.size:
@@ -223,15 +232,9 @@ class SceneMixer:
         return chosen, [pair for pair in self.pairs if pair[0] in chosen and pair[1] in chosen]
 
     def _sound(self, take: int, rng: np.random.Generator, trim: bool = True) -> np.ndarray:
-        """A recording at unit RMS level, augmented, without silence at its ends."""
-        wave = self._load(take)
-        if trim:
-            sounding = np.flatnonzero(np.abs(wave) > SILENCE * np.abs(wave).max())
-            wave = wave[sounding[0] : sounding[-1] + 1] if len(sounding) else wave
-        if self.augment is not None:
-            wave = self.augment(wave, rng)
-        level = np.sqrt(np.mean(np.square(wave)))
-        return wave / level if level > 0 else wave
+        """A recording at unit RMS level, augmented."""
+        wave = self._load((take, trim, int(self.speeds[rng.integers(len(self.speeds))])))
+        return wave if self.augment is None else unit_level(self.augment(wave, rng))
 
     def _noise(self, length: int, rng: np.random.Generator) -> np.ndarray:
         """White noise at unit level, cut from a stretch that is drawn once: drawing takes longer than all the mixing."""
@@ -267,6 +270,12 @@ def is_unseen(label_a: str, label_b: str, fraction: float, labels: Sequence[str]
     if labels is not None:
         return label_a in labels and label_b in labels
     return stable_hash(*sorted((label_a, label_b))) % 10_000 < fraction * 10_000
+
+
+def unit_level(wave: np.ndarray) -> np.ndarray:
+    """A waveform at an RMS level of 1; silence as it is."""
+    level = np.sqrt(np.mean(np.square(wave)))
+    return wave / level if level > 0 else wave
 
 
 def fill(wave: np.ndarray, length: int, rng: np.random.Generator, sampling_rate: int) -> np.ndarray:
