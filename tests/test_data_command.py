@@ -2,6 +2,7 @@
 
 import io
 import json
+import tarfile
 
 import numpy as np
 import pytest
@@ -244,12 +245,12 @@ def test_a_waveform_over_full_scale_is_made_quieter_not_clipped(tmp_path):
     np.testing.assert_allclose(sample, wave / np.abs(wave).max(), atol=1 / 32768)
 
 
-def test_the_shards_are_read_by_datasets_as_well(originals, tmp_path):
-    from datasets import Audio, load_dataset
-
+def test_shards_are_tar_files_of_flac_and_json_by_key(originals, tmp_path):
     prepare(load_corpus("audiofolder", originals), tmp_path / "out", "train", clips_per_shard=4, progress=False)
-    shards = {"train": [str(path) for path in sorted((tmp_path / "out").glob("*.tar"))]}
-    stream = load_dataset("webdataset", data_files=shards, split="train", streaming=True)
-    first = next(iter(stream.cast_column("flac", Audio(decode=False))))
-    assert first["json"]["captions"] == ["c0", "d0"]
-    assert soundfile.info(io.BytesIO(first["flac"]["bytes"])).samplerate == RATE
+    with tarfile.open(tmp_path / "out/train-000001.tar") as tar:
+        names = tar.getnames()
+        assert names == [f"{key:08d}.{kind}" for key in (4, 5, 6) for kind in ("flac", "json")]
+        details = json.loads(tar.extractfile(names[1]).read())
+        audio = soundfile.info(io.BytesIO(tar.extractfile(names[0]).read()))
+    assert details["captions"] == ["c4", "d4"]
+    assert (audio.samplerate, audio.channels, audio.subtype) == (RATE, 1, "PCM_16")

@@ -1,7 +1,7 @@
 """`supclap data prepare`: resampled FLAC in WebDataset shards, with resume, checksums and a report.
 
-Each shard is a tar file of `key.flac` (mono, 16 bits) and `key.json` (the row), which our loader, the `webdataset`
-package and `datasets.load_dataset("webdataset", ...)` read alike.
+Each shard is a tar file of `key.flac` (mono, 16 bits) and `key.json` (the row), the two members of a clip side by side,
+as WebDataset lays them out. `corpus: webdataset` trains from them.
 """
 
 import hashlib
