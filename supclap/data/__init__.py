@@ -3,20 +3,28 @@
 from .augment import SpectrogramAugment, WaveformAugment
 from .captions import CaptionedClips, check_row
 from .collator import ContrastiveCollator
+from .corpora import load_corpus
+from .files import DataError
+from .manifest import build_manifest
 from .mixing import SceneMixer
+from .mixture import CorpusMixture
 from .sampler import LengthGroupedSampler
-from .sources import DataError, load_splits, read_table
+from .sources import load_splits
+from .tables import read_table
 
 
 __all__ = [
     "CaptionedClips",
     "ContrastiveCollator",
+    "CorpusMixture",
     "DataError",
     "LengthGroupedSampler",
     "SceneMixer",
     "SpectrogramAugment",
     "WaveformAugment",
+    "build_manifest",
     "check_row",
+    "load_corpus",
     "load_splits",
     "read_table",
 ]

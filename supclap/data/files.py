@@ -93,7 +93,9 @@ def read_csv(
     width = len(header)
     rows = []
     # the csv module wants the text undivided: other line ends than \n may stand inside of quotes
-    reader = csv.reader(io.StringIO("".join(lines), newline=""), delimiter=delimiter, skipinitialspace=spaced)
+    reader = csv.reader(
+        io.StringIO("".join(lines), newline=""), delimiter=delimiter, skipinitialspace=spaced, strict=True
+    )
     csv.field_size_limit(2**31 - 1)
     try:
         for index, fields in enumerate(reader):
@@ -108,7 +110,7 @@ def read_csv(
                 raise DataError(f"{path}, line {reader.line_num + skipped}: a quote is opened and not closed.")
             rows.append({name: field for name, field in zip(header, fields) if name})
     except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num + skipped}: {error}.") from None
+        raise DataError(f"{path}, line {reader.line_num + skipped}: {error}. Look for an unbalanced quote.") from None
     if not rows:
         raise DataError(f"{path} has no rows.")
     return rows

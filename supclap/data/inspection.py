@@ -94,7 +94,7 @@ def inspect_clip(audio, name: str) -> ClipFacts:
     return ClipFacts(
         file_hash=file_hash,
         # rounded to 16 bits, so that decoders of different versions agree
-        audio_hash=content_hash(np.int16(np.clip(np.round(samples * 32767), -32768, 32767))) + f"@{rate}",
+        audio_hash=content_hash(np.int16(np.clip(np.round(samples * 32768), -32768, 32767))) + f"@{rate}",
         duration=len(mono) / rate,
         sampling_rate=rate,
         channels=samples.shape[1],

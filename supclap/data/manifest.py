@@ -49,7 +49,7 @@ def _describe(name: str, rows: Sequence[dict], content_hashes: bool) -> dict:
             n_captions += len(row["captions"])
             counts["sources"][source_of(row)] += 1
             counts["licences"][row.get("licence") or "not stated"] += 1
-            counts["languages"].update(str(code) for code in caption_languages(row))
+            counts["languages"].update(code or "not stated" for code in caption_languages(row))
     removed = removed_of(rows)
     described = {"n_clips": len(clips), "n_captions": n_captions, "n_removed": len(removed)}
     described |= {key: dict(counter.most_common()) for key, counter in counts.items()}

@@ -1,7 +1,7 @@
 """`supclap data prepare`: resampled FLAC in WebDataset shards, with resume, checksums and a report.
 
-Each shard is a tar file of `key.flac` (mono, 16 bits) and `key.json` (the row), which our loader, the `webdataset`
-package and `datasets.load_dataset("webdataset", ...)` read alike.
+Each shard is a tar file of `key.flac` (mono, 16 bits) and `key.json` (the row), the two members of a clip side by side,
+as WebDataset lays them out. `corpus: webdataset` trains from them.
 """
 
 import hashlib
@@ -16,11 +16,10 @@ import numpy as np
 
 from processing_supclap.audio_supclap import load_waveform
 
-from .captions import stable_hash
 from .corpora.webdataset import KEPT, REPORT
 from .files import DataError, name_some, read_json
 from .inspection import map_rows
-from .rows import removed_of
+from .rows import removed_of, without_audio
 
 
 FORMAT_VERSION = 1
@@ -97,8 +96,6 @@ def prepare(
 
 def _digest(rows: Sequence[dict]) -> str:
     """What tells these rows from others: their ids and captions in order, whatever the place of their files."""
-    from .rows import without_audio
-
     hasher = hashlib.blake2b(digest_size=16)
     for index in range(len(rows)):
         row = without_audio(rows, index)
@@ -178,7 +175,7 @@ class _Slice(Sequence):
 
 
 def _encode(row: dict, rate: int) -> tuple[dict, bytes, float, bool, str | None]:
-    """A row's audio as 16-bit FLAC at the rate, dithered so that quiet clips keep what lies below the last bit."""
+    """A row, its audio as 16-bit FLAC at the rate, its seconds, whether it was made quieter, and what is wrong."""
     import soundfile
 
     try:
@@ -189,12 +186,9 @@ def _encode(row: dict, rate: int) -> tuple[dict, bytes, float, bool, str | None]
     reduced = peak > 1.0
     if reduced:  # a lossy codec or the resampler may overshoot; a change of level does less harm than clipping
         waveform = waveform / peak
-    steps = 32767 * waveform
-    if peak > 0:
-        rng = np.random.default_rng(stable_hash(row["id"]))
-        steps = steps + rng.triangular(-1, 0, 1, len(steps)) * (waveform != 0)
+    # the scale that soundfile reads by, so that 16-bit audio at this rate stays what it is to the last bit
+    samples = np.clip(np.round(32768 * waveform), -32768, 32767).astype(np.int16)
     buffer = io.BytesIO()
-    samples = np.clip(np.round(steps), -32768, 32767).astype(np.int16)
     soundfile.write(buffer, samples, rate, format="FLAC", subtype="PCM_16")
     return row, buffer.getvalue(), len(waveform) / rate, reduced, None
 

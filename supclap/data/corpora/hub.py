@@ -130,7 +130,8 @@ class ColumnMapping:
 def stream_rows(dataset: "IterableDataset", **columns) -> Iterator[dict]:
     """Rows of a streamed data set, each record a clip; the columns are named as for [`DatasetRows`].
 
-    The rows come in the order of the stream, to be read once: for `datasets.load_dataset(..., streaming=True)`.
+    The rows come in the order of the stream, to be read once: for `datasets.load_dataset(..., streaming=True)` of
+    Parquet files. `datasets` streams other kinds of files with an `Audio` column only where torchcodec is installed.
     """
     defaults = {
         "audio_column": "audio",

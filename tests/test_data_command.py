@@ -1,0 +1,256 @@
+"""`supclap data check` and `supclap data prepare`."""
+
+import io
+import json
+import tarfile
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from supclap.cli import main
+from supclap.data import CaptionedClips, DataError, load_corpus
+from supclap.data.check import check_splits, script_of
+from supclap.data.inspection import inspect_clip
+from supclap.data.opening import open_rows
+from supclap.data.prepare import prepare
+
+
+RATE = 16000
+
+
+def tone(hertz: float = 440.0, seconds: float = 0.2, rate: int = RATE, level: float = 0.3) -> np.ndarray:
+    return (level * np.sin(2 * np.pi * hertz * np.arange(int(seconds * rate)) / rate)).astype(np.float32)
+
+
+@pytest.fixture
+def faulty(tmp_path):
+    """A folder with one fault of each kind, in two splits."""
+    train, test = tmp_path / "train", tmp_path / "test"
+    train.mkdir(), test.mkdir()
+    square = np.sign(tone(100)).astype(np.float32)
+    half = np.concatenate([tone(300), np.zeros(6400, np.float32)])
+    waves = {
+        "good.wav": tone(),
+        "same.wav": tone(),
+        "silent.wav": np.zeros(3200, np.float32),
+        "loud.wav": square,
+        "padded.wav": half,
+        "nocaption.wav": tone(500),
+    }
+    for name, wave in waves.items():
+        soundfile.write(train / name, wave, RATE)
+    (train / "broken.wav").write_bytes(b"RIFF nothing")
+    captions = {name: name for name in waves} | {"broken.wav": "x", "gone.wav": "y", "nocaption.wav": ""}
+    captions |= {"same.wav": "Good.wav.", "loud.wav": "..."}
+    table = [f"{name},{caption},{i}" for i, (name, caption) in enumerate(captions.items())]
+    (train / "metadata.csv").write_text("file_name,caption,recording\n" + "\n".join(table))
+    steps = np.round(32768 * tone()).astype(np.int16)
+    soundfile.write(train / "same.wav", steps, RATE)
+    soundfile.write(train / "good.wav", steps, RATE)
+    soundfile.write(test / "other.wav", steps / 32768, RATE, subtype="FLOAT")
+    soundfile.write(test / "good.wav", tone(700, rate=8000), 8000)
+    lines = ["file_name,caption,recording", "other.wav,蛙,0", "good.wav,rana,99"]
+    (test / "metadata.csv").write_text("\n".join(lines))
+    return tmp_path
+
+
+def test_every_kind_of_fault_is_found_once(faulty):
+    report = check_splits(open_rows(faulty, keep_bad=True), progress=False)
+    problems = {name: item for name, item in report["splits"]["train"]["problems"].items() if item["count"]}
+    assert {name: item["count"] for name, item in problems.items()} == {
+        "missing files": 1,
+        "unreadable audio": 1,
+        "silent audio": 1,
+        "clipped audio": 1,
+        "mostly zeros": 1,
+        "duplicate audio": 1,
+        "clips without captions": 1,
+        "captions empty or no text": 1,
+        "duplicate captions": 1,
+    }
+    assert problems["duplicate audio"]["first"] == ["good.wav = same.wav"]
+    assert problems["missing files"]["first"] == ["gone.wav: 'gone.wav'"]
+    assert "broken.wav" in problems["unreadable audio"]["first"][0]
+
+
+def test_leaks_between_splits_are_found_by_id_recording_and_content(faulty):
+    report = check_splits(open_rows(faulty, keep_bad=True), progress=False)
+    between = report["between_splits"]
+    assert between["same id"]["first"] == ["train good.wav = test good.wav"]
+    assert between["same recording"]["first"] == ["train good.wav = test other.wav"]
+    # 32-bit floats there, 16-bit integers here: the samples are alike after rounding, the files are not
+    assert between["same audio"]["first"] == ["train good.wav = test other.wav"]
+
+
+def test_the_report_counts_lengths_rates_and_scripts(faulty):
+    test = check_splits(open_rows(faulty, keep_bad=True), progress=False)["splits"]["test"]
+    assert (test["n_clips"], test["n_captions"]) == (2, 2)
+    assert test["sampling_rates"] == {RATE: 1, 8000: 1}
+    assert test["hours"] == pytest.approx(2 * 0.2 / 3600)
+    assert test["scripts"] == {"CJK": 1, "LATIN": 1}
+
+
+def test_the_command_prints_one_screen_and_says_by_its_status_what_training_would_refuse(faulty, capsys):
+    assert main(["data", "check", str(faulty), "--quiet", "--json", str(faulty / "r.json")]) == 1
+    out = capsys.readouterr().out
+    assert len(out.splitlines()) <= 40
+    assert "1 missing files, e.g. gone.wav" in out
+    written = json.loads((faulty / "r.json").read_text())
+    assert written["n_problems"] == 12
+    assert main(["data", "check", str(faulty), "--split", "test", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["splits"].keys() == {"test"}
+
+
+def test_the_command_names_what_it_cannot_read(tmp_path, capsys):
+    assert main(["data", "check", str(tmp_path / "nowhere"), "--quiet"]) == 1
+    assert "No file or folder" in capsys.readouterr().err
+
+
+def test_a_folder_of_sounds_alone_is_checked_too(tmp_path):
+    soundfile.write(tmp_path / "a.wav", tone(), RATE)
+    rows = open_rows(tmp_path, keep_bad=True)
+    assert [row["id"] for row in rows["all"]] == ["a.wav"]
+    assert check_splits(rows, progress=False)["splits"]["all"]["problems"]["unreadable audio"]["count"] == 0
+
+
+def test_short_peaks_at_full_scale_are_no_clipping(tmp_path):
+    wave = tone()
+    wave[100:102] = 1.0
+    assert not inspect_clip({"array": wave, "sampling_rate": RATE}, "x").is_clipped
+    wave[100:110] = 1.0
+    assert inspect_clip({"array": wave, "sampling_rate": RATE}, "x").is_clipped
+
+
+def test_the_script_is_that_of_most_letters():
+    assert script_of("a 蛙 and a frog") == "LATIN"
+    assert script_of("Лягушка") == "CYRILLIC"
+    assert script_of("123") == "NONE"
+
+
+# ---- Shards ----
+
+
+@pytest.fixture
+def originals(tmp_path):
+    """Seven clips at three rates, one of them in stereo, with captions in two languages."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    table = ["file_name,captions,language,licence,label"]
+    for i in range(7):
+        rate = (44100, RATE, 22050)[i % 3]
+        wave = 0.1 * rng.standard_normal((rate // 2, 2 if i == 3 else 1))
+        soundfile.write(folder / f"{i}.wav", wave, rate, subtype="PCM_16")
+        table.append(f'{i}.wav,"[""c{i}"", ""d{i}""]",en,CC0,kind {i}')
+    (folder / "metadata.csv").write_text("\n".join(table))
+    return folder
+
+
+def test_training_from_shards_equals_training_from_the_originals(originals, tmp_path, processor):
+    rows = load_corpus("audiofolder", originals, label_column="label")
+    report = prepare(rows, tmp_path / "out", "train", clips_per_shard=3, progress=False)
+    assert [shard["clips"] for shard in report["shards"]] == [3, 3, 1]
+    shards = load_corpus("webdataset", tmp_path / "out")
+    assert [row["id"] for row in shards] == [row["id"] for row in rows]
+    assert [(row["label"], row["licence"], row["language"]) for row in shards] == [
+        (row["label"], row["licence"], row["language"]) for row in rows
+    ]
+    ours, theirs = CaptionedClips(shards, max_duration=0.2), CaptionedClips(rows, max_duration=0.2)
+    for index in range(7):
+        a, b = ours[index], theirs[index]
+        assert (a["text"], a["group"], a["draw"]) == (b["text"], b["group"], b["draw"])
+        # half a step of 16 bits, and nothing at all where the original has 16 bits at this rate
+        np.testing.assert_allclose(a["audio"], b["audio"], atol=0 if index in (1, 4) else 0.5 / 32768 + 1e-7)
+        mel = [processor(audio=x["audio"], sampling_rate=RATE)["input_features"] for x in (a, b)]
+        torch.testing.assert_close(*mel, atol=0.1, rtol=0)  # dB
+
+
+def files(folder) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_files(originals, tmp_path, monkeypatch):
+    rows = load_corpus("audiofolder", originals)
+    prepare(rows, tmp_path / "whole", "train", clips_per_shard=2, progress=False)
+
+    class Stop(Exception):
+        pass
+
+    import supclap.data.prepare as module
+
+    written = []
+    write = module._write_shard
+
+    def stopping(path, *arguments):
+        if len(written) == 2:
+            raise Stop
+        written.append(path.name)
+        return write(path, *arguments)
+
+    monkeypatch.setattr(module, "_write_shard", stopping)
+    with pytest.raises(Stop):
+        prepare(rows, tmp_path / "out", "train", clips_per_shard=2, progress=False)
+    assert not (tmp_path / "out/train.json").exists()
+    monkeypatch.setattr(module, "_write_shard", lambda path, *a: (written.append(path.name), write(path, *a))[1])
+    prepare(rows, tmp_path / "out", "train", clips_per_shard=2, progress=False)
+    assert written == [f"train-{number:06d}.tar" for number in range(4)]
+    assert files(tmp_path / "out") == files(tmp_path / "whole")
+
+
+def test_a_damaged_shard_is_written_again(originals, tmp_path):
+    rows = load_corpus("audiofolder", originals)
+    prepare(rows, tmp_path / "out", "train", clips_per_shard=4, progress=False)
+    before = files(tmp_path / "out")
+    path = tmp_path / "out/train-000001.tar"
+    data = bytearray(path.read_bytes())
+    data[1000] ^= 1
+    path.write_bytes(data)
+    prepare(rows, tmp_path / "out", "train", clips_per_shard=4, progress=False)
+    assert files(tmp_path / "out") == before
+
+
+def test_other_rows_or_settings_are_not_mixed_into_a_folder(originals, tmp_path):
+    rows = load_corpus("audiofolder", originals)
+    prepare(rows, tmp_path / "out", "train", progress=False)
+    with pytest.raises(DataError, match="of another run: sampling_rate differ"):
+        prepare(rows, tmp_path / "out", "train", sampling_rate=8000, progress=False)
+    with pytest.raises(DataError, match="of another run: rows differ"):
+        prepare(rows[:3], tmp_path / "out", "train", progress=False)
+
+
+def test_missing_shards_are_noticed_before_training(originals, tmp_path):
+    prepare(load_corpus("audiofolder", originals), tmp_path, "train", clips_per_shard=4, progress=False)
+    (tmp_path / "train-000001.tar").unlink()
+    with pytest.raises(DataError, match=r"missing or incomplete: train-000001.tar \(0 of"):
+        load_corpus("webdataset", tmp_path)
+
+
+def test_clips_that_cannot_be_decoded_stop_it_or_are_listed(originals, tmp_path, capsys):
+    (originals / "3.wav").write_bytes(b"RIFF nothing")
+    assert main(["data", "prepare", str(originals), str(tmp_path / "out"), "--quiet"]) == 1
+    assert "1 of 7 clips cannot be used: clip '3.wav'" in capsys.readouterr().err
+    assert main(["data", "prepare", str(originals), str(tmp_path / "out"), "--quiet", "--skip-bad"]) == 0
+    assert "train: 6 clips" in capsys.readouterr().out
+    report = json.loads((tmp_path / "out/train.json").read_text())
+    assert [item["id"] for item in report["removed"]] == ["3.wav"]
+
+
+def test_a_waveform_over_full_scale_is_made_quieter_not_clipped(tmp_path):
+    wave = 1.5 * tone(level=1.0)
+    rows = [{"id": "x", "audio": {"array": wave, "sampling_rate": RATE}, "captions": ["loud"]}]
+    assert prepare(rows, tmp_path, "train", progress=False)["peak_reduced"] == 1
+    sample = CaptionedClips(load_corpus("webdataset", tmp_path))[0]["audio"]
+    np.testing.assert_allclose(sample, wave / np.abs(wave).max(), atol=1 / 32768)
+
+
+def test_shards_are_tar_files_of_flac_and_json_by_key(originals, tmp_path):
+    prepare(load_corpus("audiofolder", originals), tmp_path / "out", "train", clips_per_shard=4, progress=False)
+    with tarfile.open(tmp_path / "out/train-000001.tar") as tar:
+        names = tar.getnames()
+        assert names == [f"{key:08d}.{kind}" for key in (4, 5, 6) for kind in ("flac", "json")]
+        details = json.loads(tar.extractfile(names[1]).read())
+        audio = soundfile.info(io.BytesIO(tar.extractfile(names[0]).read()))
+    assert details["captions"] == ["c4", "d4"]
+    assert (audio.samplerate, audio.channels, audio.subtype) == (RATE, 1, "PCM_16")

@@ -1,0 +1,263 @@
+"""The data of a recipe: own files, corpora, mixtures, languages, what is left out, and the manifest."""
+
+import json
+
+import numpy as np
+import pytest
+import soundfile
+
+from supclap.config import DataArguments
+from supclap.data import CaptionedClips, CorpusMixture, DataError, build_manifest, load_corpus, load_splits, read_table
+from supclap.data.cache import WaveformCache
+from supclap.data.captions import draw_caption
+from supclap.data.languages import tokenizer_codes
+from supclap.data.manifest import MANIFEST, save_manifest
+from supclap.data.tables import table_rows
+
+
+RATE = 16000
+
+
+def sound(path, seed=0, samples=1600):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    soundfile.write(path, 0.1 * np.random.default_rng(seed).standard_normal(samples).clip(-3, 3), RATE)
+
+
+@pytest.fixture
+def esc(tmp_path):
+    """Ten clips in five folds, two a fold; the first two folds share a recording."""
+    table = ["filename,fold,target,category,esc10,src_file,take"]
+    for i in range(10):
+        name = f"{i // 2 + 1}-{i}-A-0.wav"
+        table.append(f"{name},{i // 2 + 1},0,{'dog' if i % 2 else 'rain'},True,{1 if i == 2 else i},A")
+        sound(tmp_path / "audio" / name, i)
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta/esc50.csv").write_text("\n".join(table))
+    return tmp_path
+
+
+def esc_arguments(folder, **changes) -> DataArguments:
+    splits = {"train_splits": [1, 3, 4], "validation_splits": [5], "test_splits": [2]}
+    return DataArguments(**{"corpus": "esc50", "data_dir": str(folder), **splits, **changes})
+
+
+def test_a_recipe_names_a_corpus_and_its_splits(esc, capsys):
+    splits = load_splits(esc_arguments(esc))
+    assert {name: len(rows) for name, rows in splits.items()} == {"train": 5, "validation": 2, "test": 2}
+    # recording 1 is in fold 2, the test
+    assert "dropped 1 training clips" in capsys.readouterr().out
+    assert splits["train"].removed == [
+        {"id": "esc50/1-1-A-0.wav", "reason": "leak: freesound:1 is in validation or test"}
+    ]
+
+
+def test_a_corpus_without_official_splits_needs_them_named(esc):
+    with pytest.raises(DataError, match="train_splits is not set"):
+        load_splits(esc_arguments(esc, train_splits=None))
+
+
+def test_a_recipe_leaves_out_the_recordings_of_leak_lists(esc):
+    listed = {"AudioSet": [], "FreeSound": ["4", "6"]}
+    (esc / "blacklist_exclude_test_ac.json").write_text(json.dumps(listed))
+    rows = load_splits(esc_arguments(esc, exclude_leaks_of=["clotho"]))["train"]
+    assert sorted(row["recording"] for row in rows) == ["freesound:0", "freesound:5", "freesound:7"]
+
+
+def test_audio_that_cannot_be_opened_is_named_or_left_out_and_noted(esc):
+    (esc / "audio/3-4-A-0.wav").write_bytes(b"RIFF no sound")
+    with pytest.raises(DataError, match=r"train: the audio of 1 of 5 clips cannot be used: row .*3-4-A-0.wav"):
+        load_splits(esc_arguments(esc))
+    rows = load_splits(esc_arguments(esc, skip_bad=True))["train"]
+    assert "esc50/3-4-A-0.wav" not in [row["id"] for row in rows]
+    assert [item["id"] for item in rows.removed] == ["esc50/1-1-A-0.wav", "esc50/3-4-A-0.wav"]
+
+
+def test_skip_bad_finds_files_that_break_off_in_the_middle(esc):
+    path = esc / "audio/3-4-A-0.flac"
+    (esc / "audio/3-4-A-0.wav").unlink()
+    sound(path, samples=RATE)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert soundfile.info(path).frames == RATE  # its head is whole
+    rows = load_splits(esc_arguments(esc, skip_bad=True))["train"]
+    assert "esc50/3-4-A-0.wav" not in [row["id"] for row in rows]
+
+
+# ---- Tables of your own ----
+
+
+def test_one_row_a_caption_is_one_clip_wherever_the_rows_stand(tmp_path):
+    sound(tmp_path / "a.wav")
+    (tmp_path / "t.csv").write_text("file_name;caption;language\na.wav;one;en\nb.wav;two;en\na.wav;drei;de\n")
+    first, second = table_rows(read_table(tmp_path / "t.csv"), tmp_path / "t.csv")
+    assert (first["captions"], first["language"]) == (["one", "drei"], ["en", "de"])
+    assert (second["captions"], second["audio"]) == (["two"], None)
+
+
+def test_parquet_and_json_lines_hold_captions_as_lists(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = [{"file_name": "a.wav", "captions": ["one", "two"]}, {"file_name": "b.wav", "captions": ["three"]}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet")
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for name in ("t.parquet", "t.jsonl"):
+        found = table_rows(read_table(tmp_path / name), tmp_path / name)
+        assert [row["captions"] for row in found] == [["one", "two"], ["three"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.jsonl", '{"file_name": "a"}\n{"file_name":', "t.jsonl, line 2: not JSON"),
+        ("t.jsonl", "[1, 2]", "one object a line"),
+        ("t.parquet", "version x\noid sha256:0\n", "Git LFS pointer"),
+        ("t.csv", "file_name,caption,caption\na,b,c\n", "has the column caption twice"),
+        ("t.csv", 'file_name,caption\na.wav,"[""one"","\n', "no JSON list of captions"),
+        ("t.csv", "file_name,words\na.wav,b\n", "no column of captions that can be told"),
+    ],
+)
+def test_a_broken_table_is_refused_with_the_place(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=message):
+        list(table_rows(read_table(tmp_path / name), tmp_path / name))
+
+
+def test_an_audiofolder_has_its_classes_or_its_metadata_by_folder(tmp_path):
+    for name in ("train/dog/1.wav", "train/big_cat/2.wav", "test/dog/train.wav"):
+        sound(tmp_path / name)
+    rows = load_corpus("audiofolder", tmp_path, "train", template="a {}")
+    assert [(row["label"], row["captions"]) for row in rows] == [("big_cat", ["a big cat"]), ("dog", ["a dog"])]
+    # a file called train is no split of its own, as it is in `datasets`
+    assert len(load_corpus("audiofolder", tmp_path, "test")) == 1
+    (tmp_path / "train/metadata.csv").write_text("file_name,text,licence\ndog/1.wav,a dog,CC0\n")
+    (row,) = load_corpus("audiofolder", tmp_path, "train")
+    assert (row["captions"], row["licence"]) == (["a dog"], "CC0")
+
+
+# ---- Mixtures ----
+
+
+def parts(**sizes) -> dict[str, list[dict]]:
+    return {
+        name: [{"id": f"{name}/{i}", "audio": "", "captions": [name]} for i in range(size)]
+        for name, size in sizes.items()
+    }
+
+
+def test_each_corpus_gives_its_share_of_an_epoch():
+    mixture = CorpusMixture(parts(a=100, b=10), {"a": 3, "b": 1}, size=40)
+    sources = [row["captions"][0] for row in mixture]
+    assert {name: sources.count(name) for name in "ab"} == {"a": 30, "b": 10}
+
+
+def test_epochs_walk_through_a_corpus_before_a_clip_comes_again():
+    mixture = CorpusMixture(parts(a=100, b=10), {"a": 1, "b": 1}, size=50)
+    seen = []
+    for epoch in range(4):
+        mixture.set_epoch(epoch)
+        seen += [row["id"] for row in mixture if row["captions"] == ["a"]]
+    assert len(set(seen)) == 100
+    again = CorpusMixture(parts(a=100, b=10), {"a": 1, "b": 1}, size=50)
+    again.set_epoch(3)
+    assert [row["id"] for row in again] == [row["id"] for row in mixture]
+
+
+def test_a_clip_that_an_epoch_repeats_is_cropped_anew():
+    wave = np.random.default_rng(0).standard_normal(RATE).astype(np.float32)
+    row = {"id": "one", "audio": {"array": wave, "sampling_rate": RATE}, "captions": ["a"]}
+    data = CaptionedClips(CorpusMixture({"a": [row]}, size=4), max_duration=0.1)
+    starts = {tuple(data[index]["audio"][:4]) for index in range(4)}
+    assert len(starts) == 4
+
+
+@pytest.mark.parametrize("weights", [{"a": 1}, {"a": 1, "b": 0}, {"a": 1, "b": -1}])
+def test_wrong_weights_are_named(weights):
+    with pytest.raises(DataError, match="a weight above 0"):
+        CorpusMixture(parts(a=2, b=2), weights)
+
+
+def test_a_recipe_mixes_corpora_for_training(esc, tmp_path):
+    own = tmp_path / "own"
+    for index in range(3):
+        sound(own / f"frog/{index}.wav", 50 + index)
+    corpora = [
+        {"corpus": "esc50", "data_dir": str(esc), "splits": [1, 3], "weight": 1},
+        {"corpus": "audiofolder", "data_dir": str(own), "weight": 3, "options": {"template": "a {}"}},
+    ]
+    arguments = esc_arguments(esc, train_splits=None, corpora=corpora, epoch_size=12)
+    splits = load_splits(arguments)
+    captions = [row["captions"][0] for row in splits["train"]]
+    assert captions.count("a frog") == 9
+    described = build_manifest(splits)["splits"]["train"]
+    assert described["mixture"] == {"esc50": 3, "audiofolder": 9}
+    assert described["n_clips"] == 3 + 3  # one of the four of ESC-50 leaks
+    corpora[0]["colour"] = 1
+    with pytest.raises(DataError, match="corpora, entry 0"):
+        load_splits(arguments)
+
+
+# ---- Languages ----
+
+TRANSLATED = {"id": "x", "captions": ["one", "two", "three", "eins"], "language": ["en", "en", "en", "de"]}
+
+
+def test_a_language_is_drawn_by_its_weight_whatever_the_number_of_its_captions():
+    rng = np.random.default_rng(0)
+    drawn = [draw_caption(TRANSLATED, rng, {"en": 1, "de": 1}) for _ in range(2000)]
+    # a fair coin: four standard deviations
+    assert np.mean(np.array(drawn) == 3) == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(2000))
+    assert {draw_caption(TRANSLATED, rng, {"de": 1}) for _ in range(20)} == {3}
+    with pytest.raises(ValueError, match="captions in .'de', 'en'., and language_weights weights .'fr'"):
+        draw_caption(TRANSLATED, rng, {"fr": 1})
+
+
+def test_languages_reach_tokenizers_that_take_one_in_their_codes():
+    class Nllb:
+        src_lang = "eng_Latn"
+
+    assert tokenizer_codes(Nllb(), ["en", "jpn_Jpan", "de"]) == ["eng_Latn", "jpn_Jpan", "deu_Latn"]
+    assert tokenizer_codes(Nllb(), [None, None]) is None
+    assert tokenizer_codes(object(), ["en"]) is None
+    with pytest.raises(ValueError, match="others do not"):
+        tokenizer_codes(Nllb(), ["en", None])
+
+
+def test_a_sample_carries_the_language_of_its_caption(esc):
+    row = load_splits(esc_arguments(esc))["train"][0]
+    sample = CaptionedClips([row | {"captions": ["Hund"], "language": ["de"]}])[0]
+    assert (sample["text"], sample["language"]) == ("Hund", "de")
+
+
+# ---- Manifest and memory ----
+
+
+def test_the_manifest_holds_ids_hashes_sources_licences_and_what_was_left_out(esc, tmp_path):
+    import hashlib
+
+    (esc / "audio/3-4-A-0.wav").unlink()
+    manifest = build_manifest(load_splits(esc_arguments(esc, skip_bad=True)))
+    saved = json.loads(save_manifest(manifest, tmp_path / "run").read_text())
+    assert (tmp_path / "run" / MANIFEST).is_file()
+    assert saved == json.loads(json.dumps(manifest))
+    train = saved["splits"]["train"]
+    digest = hashlib.blake2b((esc / "audio/1-0-A-0.wav").read_bytes(), digest_size=16).hexdigest()
+    assert ["esc50/1-0-A-0.wav", digest] in train["clips"]
+    assert train["sources"] == {"freesound": 4}
+    assert train["licences"] == {"CC BY 3.0": 4}
+    assert (train["n_clips"], train["n_captions"], train["n_removed"]) == (4, 4, 2)
+    assert {item["reason"][:7] for item in train["removed"]} == {"no audi", "leak: f"}
+
+
+def test_the_cache_of_waveforms_is_bounded_by_bytes():
+    loaded = []
+
+    def load(key):
+        loaded.append(key)
+        return np.zeros(key, np.uint8)
+
+    cache = WaveformCache(load, max_bytes=100)
+    for key in (40, 50, 40, 30, 40, 50, 200):
+        assert len(cache(key)) == key
+        assert cache.size <= 100
+    # 40 was used last when 30 pushed 50 out; 200 is never kept
+    assert loaded == [40, 50, 30, 50, 200]
