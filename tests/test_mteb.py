@@ -11,8 +11,11 @@ from mteb.abstasks import AbsTaskRetrieval, AbsTaskZeroShotClassification
 from mteb.abstasks.task_metadata import TaskMetadata
 
 from supclap.evaluation import retrieval_metrics
+from supclap.evaluation.cache import CachedEncoder, EmbeddingCache
 from supclap.evaluation.encoders import SupClapEncoder
 from supclap.evaluation.mteb import MtebEncoder, model_meta
+from supclap.evaluation.runner import evaluate_suite
+from supclap.evaluation.suite import Suite, Task
 
 
 PITCHES = {"low tone": 200, "middle tone": 700, "high tone": 2500}
@@ -154,3 +157,22 @@ def test_the_loader_of_the_metadata_opens_the_checkpoint(checkpoint):
     loader = [{"text": ["a dog"]}]
     metadata = SimpleNamespace(name="x", hf_subsets_to_langscripts={"default": ["eng-Latn"]})
     assert model.encode(loader, task_metadata=metadata, hf_split="test", hf_subset="default").shape == (1, 32)
+
+
+def test_a_task_of_mteb_in_a_suite_gives_its_main_score(encoder, tmp_path, monkeypatch):
+    monkeypatch.setattr(mteb, "get_task", lambda name: ToneZeroShot())
+    monkeypatch.setenv("MTEB_CACHE", str(tmp_path / "mteb"))
+    suite = Suite("one", (Task("tones", "mteb", mteb_task="ToneZeroShot"),))
+    cached = CachedEncoder(encoder, EmbeddingCache(tmp_path / "cache.sqlite"))
+    (entry,) = evaluate_suite(cached, suite, tmp_path, tmp_path, report=lambda line: None)["results"]
+    assert entry["status"] == "done"
+    expected = score(ToneZeroShot(), encoder).task_results[0].get_score()
+    assert entry["metrics"]["accuracy"]["value"] == expected
+
+
+def test_a_task_whose_data_mteb_cannot_fetch_is_not_run_and_says_so(encoder, tmp_path):
+    suite = Suite("one", (Task("esc50", "mteb", mteb_task="ESC50_Zeroshot"),))
+    cached = CachedEncoder(encoder, EmbeddingCache(tmp_path / "cache.sqlite"))
+    (entry,) = evaluate_suite(cached, suite, tmp_path, tmp_path, report=lambda line: None)["results"]
+    assert entry["status"] == "not run"
+    assert "ESC50_Zeroshot cannot be had" in entry["reason"]
