@@ -85,18 +85,19 @@ class Facts:
                     f"{folder} has no {name}, so it is no whole checkpoint. Name a folder that a training run, "
                     "`supclap convert`, or save_pretrained of model and processor wrote."
                 )
-        config = _read_json(folder / "config.json")
+        config = read_json(folder / "config.json")
         if config.get("model_type") != "supclap":
             raise ValueError(f"{folder} holds a {config.get('model_type')!r} model, not 'supclap'.")
-        others = [_read_json(folder / name) for name in (RECIPE, RESULTS, RUN_FILE)]
-        return cls(folder, config, _read_json(folder / "processor_config.json"), *others)
+        others = [read_json(folder / name) for name in (RECIPE, RESULTS, RUN_FILE)]
+        return cls(folder, config, read_json(folder / "processor_config.json"), *others)
 
     @property
     def data_name(self) -> str:
         return Path(self.recipe["data_dir"]).name if self.recipe.get("data_dir") else "unnamed data"
 
 
-def _read_json(path: Path) -> dict:
+def read_json(path: Path) -> dict:
+    """The object in a JSON file; empty where there is no such file, a `ValueError` that names it where it is torn."""
     if not path.is_file():
         return {}
     try:
@@ -130,7 +131,9 @@ def write_card(
     path = Path(folder) / CARD
     card = build_card(folder, model_id, licence)
     if path.exists() and not force and MARKER not in path.read_text(encoding="utf-8", errors="replace"):
-        raise FileExistsError(f"{path} was not written by `supclap card`. Move it away, or pass --force to replace it.")
+        raise FileExistsError(
+            f"{path} was not written by `supclap card`. Move it away, or pass --force to replace it."
+        )
     part = path.with_name(f"{CARD}.part")
     part.write_text(str(card), encoding="utf-8")
     part.replace(path)
@@ -353,7 +356,9 @@ def _architecture(facts: Facts) -> str:
         )
         rows.append(f"- {tower} encoder: `{config['model_type']}`, {size}")
     layers = facts.config.get("projection_num_layers")
-    rows.append(f"- projections: {layers} linear layer{'s' if layers != 1 else ''} each, to {facts.config['projection_dim']}")
+    rows.append(
+        f"- projections: {layers} linear layer{'s' if layers != 1 else ''} each, to {facts.config['projection_dim']}"
+    )
     extractor = facts.processor["feature_extractor"]
     rows.append(
         f"- input: {extractor['sampling_rate']} Hz mono (other rates and channels are converted), "
@@ -433,7 +438,13 @@ def _text_limit(config: dict) -> str:
 
 
 def _inline(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else json.dumps(value) if isinstance(value, dict | list) else str(value)
+    return (
+        f"{value:g}"
+        if isinstance(value, float)
+        else json.dumps(value)
+        if isinstance(value, dict | list)
+        else str(value)
+    )
 
 
 # ---- Command ----

@@ -72,7 +72,12 @@ def _processor_name() -> str:
 
 
 def record_run(
-    folder: str | Path, splits: Mapping[str, Sequence[dict]], seconds: float, first_step: int, last_step: int, **machine
+    folder: str | Path,
+    splits: Mapping[str, Sequence[dict]],
+    seconds: float,
+    first_step: int,
+    last_step: int,
+    **machine,
 ) -> None:
     """Writes `run.json` into the folder of a trained model.
 

@@ -23,7 +23,14 @@ from supclap.training_args import SupClapTrainingArguments
 ROWS = {
     "train": [
         {"id": "a", "captions": ["a dog"], "duration": "1800", "source": "pack: a", "licence": "CC0 1.0"},
-        {"id": "b", "captions": ["rain"], "duration": 1800, "source": "pack: b", "licence": "CC BY 3.0", "author": "B"},
+        {
+            "id": "b",
+            "captions": ["rain"],
+            "duration": 1800,
+            "source": "pack: b",
+            "licence": "CC BY 3.0",
+            "author": "B",
+        },
     ],
     "test": [{"id": "c", "captions": ["a cat", "a cat meows"], "licence": "CC0 1.0"}],
 }
