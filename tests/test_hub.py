@@ -10,6 +10,7 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
+import transformers
 from hub_server import Fault, Repo, running_hub
 from huggingface_hub import HfApi
 
@@ -295,3 +296,33 @@ def test_what_the_command_uploads_loads_from_the_hub_in_a_process_without_the_pa
     with torch.no_grad():
         expected = tiny_model.get_text_features(**processor(text=["a dog"])).pooler_output
     np.testing.assert_allclose(json.loads(loaded.stdout.split("RESULT")[1]), expected, atol=1e-6)
+
+
+def test_the_trainer_pushes_what_it_saved_with_its_card_and_not_before(
+    hub, tiny_model, processor, tmp_path, monkeypatch
+):
+    from supclap import SupClapTrainer, SupClapTrainingArguments
+    from supclap.model_card import write_card
+
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.address)
+    monkeypatch.setattr(transformers.utils.hub, "_hf_api", None)  # the client that transformers shares
+    args = SupClapTrainingArguments(
+        str(tmp_path / "run"), push_to_hub=True, hub_model_id=REPO, hub_private_repo=True, hub_token="hf_test"
+    )
+    trainer = SupClapTrainer(tiny_model, args, processing_class=processor)
+    assert hub.repos[REPO].private
+    trainer.save_model()
+    assert len(hub.repos[REPO].branches["main"]) == 1
+    write_card(tmp_path / "run", trainer.hub_model_id)
+    trainer.push_to_hub()
+    files = hub.repos[REPO].files()
+    assert hub.repos[REPO].messages == ["End of training"]
+    assert {"model.safetensors", "processor_config.json", "pipeline_supclap.py", "README.md"} <= files.keys()
+    assert not {"training_args.bin", "_svr_criterion.safetensors"} & files.keys()
+
+
+def test_uploads_in_the_middle_of_training_are_refused_when_they_are_asked_for(tmp_path):
+    from supclap import SupClapTrainingArguments
+
+    with pytest.raises(ValueError, match="hub_strategy must be end"):
+        SupClapTrainingArguments(str(tmp_path), push_to_hub=True, hub_strategy="every_save")
