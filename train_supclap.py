@@ -95,7 +95,13 @@ def main(argv: list[str] | None = None) -> dict:
     first_step = int(last_checkpoint.rsplit("-", 1)[1]) if last_checkpoint else 0
     results = evaluate_and_report(trainer, splits, evaluation.get("test"), seconds, first_step)
     if training_args.push_to_hub:
-        trainer.push_to_hub()
+        try:
+            trainer.push_to_hub()
+        except (OSError, ValueError) as error:
+            folder, repo = training_args.output_dir, trainer.hub_model_id
+            sys.exit(
+                f"error: not uploaded: {error} The model is in {folder}; `supclap push {folder} {repo}` tries again."
+            )
     return results
 
 

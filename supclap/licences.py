@@ -155,15 +155,15 @@ def licence_of_model(name: str, model_type: str | None = None) -> str:
     import yaml
     from huggingface_hub import ModelCard, try_to_load_from_cache
 
-    card: str | Path | None = Path(name) / "README.md"
-    if not Path(name).exists():
+    card = Path(name) / "README.md"
+    if not Path(name).is_dir():
         try:
             cached = try_to_load_from_cache(name, "README.md")
         except ValueError:  # no valid Hub id
             cached = None
-        card = cached if isinstance(cached, str) else None
+        card = Path(cached if isinstance(cached, str) else name)
     stated = None
-    if card is not None and Path(card).is_file():
+    if name and card.is_file():
         try:
             stated = ModelCard.load(card, ignore_metadata_errors=True).data.license
         except (ValueError, yaml.YAMLError):  # broken front matter says nothing

@@ -85,18 +85,19 @@ class Facts:
                     f"{folder} has no {name}, so it is no whole checkpoint. Name a folder that a training run, "
                     "`supclap convert`, or save_pretrained of model and processor wrote."
                 )
-        config = _read_json(folder / "config.json")
+        config = read_json(folder / "config.json")
         if config.get("model_type") != "supclap":
             raise ValueError(f"{folder} holds a {config.get('model_type')!r} model, not 'supclap'.")
-        others = [_read_json(folder / name) for name in (RECIPE, RESULTS, RUN_FILE)]
-        return cls(folder, config, _read_json(folder / "processor_config.json"), *others)
+        others = [read_json(folder / name) for name in (RECIPE, RESULTS, RUN_FILE)]
+        return cls(folder, config, read_json(folder / "processor_config.json"), *others)
 
     @property
     def data_name(self) -> str:
         return Path(self.recipe["data_dir"]).name if self.recipe.get("data_dir") else "unnamed data"
 
 
-def _read_json(path: Path) -> dict:
+def read_json(path: Path) -> dict:
+    """The object in a JSON file; empty where there is no such file, a `ValueError` that names it where it is torn."""
     if not path.is_file():
         return {}
     try:

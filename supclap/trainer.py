@@ -285,6 +285,50 @@ class SupClapTrainer(Trainer):
         text_to_audio = torch.repeat_interleave(torch.arange(len(clips)), counts)
         return torch.stack(clips), torch.cat(texts), text_to_audio, list(rows)
 
+    # ---- Hub ----
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Saves the model. Unlike the parent, it never uploads: there are no results and no card yet."""
+        super().save_model(output_dir, _internal_call=True)
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token=None,
+        revision=None,
+        **kwargs,
+    ):
+        """Uploads what is saved in `output_dir` (model, processor, code, card) as one commit.
+
+        Args:
+            commit_message: Message of the commit.
+            blocking: Must be true; kept for the parent's interface.
+            token: Token with write permission; `hub_token` when omitted.
+            revision: Branch; `hub_revision` when omitted.
+            kwargs: `private`, `create_pr` and `licence` of [`~supclap.hub.push_checkpoint`].
+
+        Returns:
+            The commit; `None` on processes other than the first.
+        """
+        from supclap.hub import push_checkpoint
+
+        if not blocking:
+            raise ValueError("push_to_hub uploads at the end of training only, in the foreground; leave out blocking.")
+        if not self.is_world_process_zero():
+            return None
+        options = {"private": self.args.hub_private_repo, **kwargs}
+        if self.hub_model_id is None:
+            self.init_hf_repo(token=token, private=options["private"])
+        return push_checkpoint(
+            self.args.output_dir,
+            self.hub_model_id,
+            revision=revision or self.args.hub_revision,
+            message=commit_message or "End of training",
+            token=token or self.args.hub_token,
+            **options,
+        )
+
     # ---- Checkpoints ----
 
     def _save(self, output_dir: str | None = None, state_dict=None) -> None:

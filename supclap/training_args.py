@@ -88,6 +88,9 @@ class SupClapTrainingArguments(TrainingArguments):
     bf16: bool | str = field(
         default=False, metadata={"help": "Mixed precision; auto uses it where the processor computes in bfloat16."}
     )
+    hub_strategy: str = field(
+        default="end", metadata={"help": "Only end: one upload of the whole model, with its card."}
+    )
     dataloader_pin_memory: bool | None = field(
         default=None, metadata={"help": "Pin batches in memory; where there is an accelerator when null."}
     )
@@ -103,6 +106,9 @@ class SupClapTrainingArguments(TrainingArguments):
             self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
         elif not isinstance(self.bf16, bool):
             raise ValueError(f"bf16 must be true, false or auto, got {self.bf16!r}.")
+        if self.push_to_hub and self.hub_strategy != "end":
+            # the parent would upload weights without code or card in between, and the pickles of a resumable state
+            raise ValueError(f"hub_strategy must be end, got {self.hub_strategy!r}.")
         if self.dataloader_pin_memory is None:
             self.dataloader_pin_memory = torch.accelerator.is_available()
         super().__post_init__()

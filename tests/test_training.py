@@ -18,6 +18,10 @@ def test_a_run_saves_a_model_results_and_curves_and_logs_every_part(recipe, tmp_
     assert 0 <= results["zero_shot"]["accuracy"]["low"] <= results["zero_shot"]["accuracy"]["value"]
     assert (folder / "training_curves.png").read_bytes().startswith(b"\x89PNG")
     assert str(folder / "results.json") in printed
+    card = (folder / "README.md").read_text()
+    assert "value: 0" in card or "value: 1" in card
+    assert "| train | 16 | unknown | unknown (16) |" in card
+    assert "Steps 0 to 12" in card
     logged = set().union(*_runs.history(folder, 12))
     parts = {"loss", "loss_contrastive", "loss_svr", "loss_constraint", "radius", "pair_distance"}
     assert parts | {"radius_out_of_range", "temperature", "eval_text_to_audio/recall@1", "eval_loss"} <= logged

@@ -1,0 +1,250 @@
+"""A checkpoint to the Hub as one commit, over a connection that may break, and `supclap push`."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from email.utils import parsedate_to_datetime
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from supclap.model_card import CARD, MARKER, Facts, read_json, write_card
+
+
+if TYPE_CHECKING:
+    from huggingface_hub import CommitInfo, HfApi
+
+# What a checkpoint consists of. Pickles (training_args.bin, optimizer.pt) are not among it, nor is what starts with an
+# underscore (the radius, which only training needs), nor sub-folders (the checkpoints of the run).
+UPLOADED = ("*.json", "*.safetensors", "*.py", "*.txt", "*.model", "*.jinja", "*.png", CARD)
+NOT_UPLOADED = ("_*", ".*", "trainer_state.json")
+# An older model may have other weights (more shards, a pickle) or code; beside the new ones they would be loaded.
+REPLACED = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.py")
+RETRIES = 5
+MAX_WAIT = 60.0
+CONFLICT = 409
+RETRIED_STATUS = (CONFLICT, 429, 500, 502, 503, 504)
+
+T = TypeVar("T")
+
+
+class PushError(OSError):
+    """An upload that did not happen, or of which that is not known; the message says which and what to do."""
+
+
+def push_checkpoint(
+    folder: str | Path,
+    repo_id: str,
+    private: bool | None = None,
+    revision: str | None = None,
+    create_pr: bool = False,
+    message: str = "Upload SupCLAP model",
+    licence: str | None = None,
+    token: str | None = None,
+    api: "HfApi | None" = None,
+) -> "CommitInfo":
+    """Uploads model, processor, code and card as one commit: the repository has all of it, or what it had before.
+
+    A request that breaks, is turned away (429, honouring Retry-After), or meets a server error or another commit (409) is
+    sent again up to five times. Files that arrived are not sent twice, and a commit whose answer got lost is not
+    repeated: the Hub is asked first what it holds.
+
+    Args:
+        folder: A checkpoint: what a training run, `supclap convert`, or `save_pretrained` of model and processor wrote.
+        repo_id: `"owner/name"`; made if it does not exist.
+        private: Whether a new repository is private; the owner's default when omitted.
+        revision: Branch to commit to, made if it does not exist; `main` when omitted.
+        create_pr: Open a pull request instead of committing.
+        message: Message of the commit.
+        licence: Licence on the card; see [`~supclap.model_card.write_card`].
+        token: Token with write permission; the one of `hf auth login` or `HF_TOKEN` when omitted.
+        api: A client of its own endpoint.
+
+    Returns:
+        The commit, with `commit_url` and `pr_url`.
+
+    Raises:
+        FileNotFoundError: The folder is no whole checkpoint; the message says what is missing.
+        LicenceError: The licence is more liberal than a part or the data allows.
+        PushError: Another commit was in the way every time, or the answer to a pull request got lost.
+        HfHubHTTPError: The Hub refused.
+    """
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+
+    folder = Path(folder)
+    check_checkpoint(folder)
+    _write_own_card(folder, repo_id, licence)
+    files = checkpoint_files(folder)
+    api = api or HfApi(token=token)
+    branch = revision or "main"
+    _retried(lambda: api.create_repo(repo_id, private=private, exist_ok=True), f"creating {repo_id}")
+    if revision is not None and revision != "main" and not revision.startswith("refs/") and not create_pr:
+        _retried(lambda: api.create_branch(repo_id, branch=revision, exist_ok=True), f"creating the branch {revision}")
+
+    def commit() -> "CommitInfo":
+        # Built anew each time, so that the client asks again what the Hub already holds.
+        there = api.list_repo_files(repo_id, revision=branch)
+        stale = [
+            name
+            for name in there
+            if "/" not in name and any(fnmatch(name, pattern) for pattern in REPLACED) and (folder / name) not in files
+        ]
+        operations = [CommitOperationAdd(path_in_repo=file.name, path_or_fileobj=file) for file in files]
+        operations += [CommitOperationDelete(path_in_repo=name) for name in stale]
+        return api.create_commit(repo_id, operations, commit_message=message, revision=revision, create_pr=create_pr)
+
+    # A second pull request would be one too many, so its request is sent again only when the Hub turned it away.
+    return _retried(commit, f"the commit to {repo_id}", once=create_pr)
+
+
+def checkpoint_files(folder: Path) -> list[Path]:
+    """The files of a checkpoint that belong onto the Hub, sorted.
+
+    Raises:
+        PushError: One of them is a link that leads out of the folder.
+    """
+    files = []
+    for file in sorted(folder.iterdir()):
+        wanted = any(fnmatch(file.name, pattern) for pattern in UPLOADED)
+        if not file.is_file() or not wanted or any(fnmatch(file.name, pattern) for pattern in NOT_UPLOADED):
+            continue
+        if not file.resolve().is_relative_to(folder.resolve()):
+            raise PushError(f"{file} is a link to {file.resolve()}, outside the checkpoint. Replace it by a copy.")
+        files.append(file)
+    return files
+
+
+def check_checkpoint(folder: Path) -> None:
+    """Raises a `FileNotFoundError` that names what a checkpoint lacks to be loaded by a stranger."""
+    facts = Facts.read(folder)
+    index = folder / "model.safetensors.index.json"
+    weights = {"model.safetensors"}
+    if index.exists():
+        weights = set(read_json(index)["weight_map"].values())
+    references = [
+        *facts.config.get("auto_map", {}).values(),
+        *facts.processor.get("auto_map", {}).values(),
+        *(task["impl"] for task in facts.config.get("custom_pipelines", {}).values()),
+    ]
+    code = {f"{reference.split('.')[0]}.py" for reference in references}
+    for name in sorted(weights | code):
+        if Path(name).name != name:
+            raise ValueError(f"{folder} refers to {name!r}, which leads out of it. Save the model again.")
+    missing = sorted(name for name in weights | code if not (folder / name).is_file())
+    if not facts.config.get("auto_map") or missing:
+        raise FileNotFoundError(
+            f"{folder} lacks {', '.join(missing) or 'the code of the model'}. Save model and processor into one folder "
+            "with save_pretrained; both bring their code."
+        )
+
+
+def _write_own_card(folder: Path, repo_id: str, licence: str | None) -> None:
+    """A card whose snippets load `repo_id`, with the licence of the card that is there; a README of others stays."""
+    from huggingface_hub import ModelCard
+
+    path = folder / CARD
+    if path.exists():
+        if MARKER not in path.read_text(encoding="utf-8", errors="replace"):
+            if licence is not None:
+                raise ValueError(f"{path} is no card of `supclap card`, so it states its licence itself.")
+            print(f"{path} was not written by `supclap card`; it is uploaded as it is.", file=sys.stderr)
+            return
+        stated = ModelCard.load(path, ignore_metadata_errors=True).data.license
+        licence = licence or (None if stated == "other" else stated)
+    write_card(folder, repo_id, licence)
+
+
+# ---- Sending again ----
+
+
+def _retried(send: Callable[[], T], what: str, once: bool = False) -> T:
+    """The result of `send`, tried again where that may help.
+
+    Args:
+        send: Sends requests; must do no harm when repeated.
+        what: Names it in messages.
+        once: Sending it twice would do harm, so only a refusal that says to come back leads to another try.
+    """
+    from huggingface_hub.errors import HfHubHTTPError
+
+    for attempt in range(RETRIES + 1):
+        try:
+            return send()
+        except HfHubHTTPError as error:
+            status, reason = error.response.status_code, str(error).splitlines()[0]
+            if status not in RETRIED_STATUS or (once and status not in (CONFLICT, 429)):
+                raise
+            if attempt == RETRIES:
+                if status == CONFLICT:
+                    raise PushError(
+                        f"{what}: another commit was in the way {attempt + 1} times ({reason}). Nothing was changed. Try "
+                        "again later, or push to a --revision of its own or with --create-pr."
+                    ) from error
+                raise
+            wait = _retry_after(error.response.headers.get("Retry-After"))
+        except _transport_errors() as error:
+            if once:
+                raise PushError(
+                    f"{what}: the connection broke ({error}), and whether the pull request was opened is not known. Look "
+                    "at the pull requests of the repository before you push again."
+                ) from error
+            if attempt == RETRIES:
+                raise PushError(
+                    f"{what}: the connection broke {attempt + 1} times ({error}). What had arrived is kept: push again."
+                ) from error
+            wait, reason = None, f"the connection broke ({error})"
+        wait = min(2.0**attempt, MAX_WAIT) if wait is None else wait
+        print(f"{what}: {reason}; try {attempt + 2} of {RETRIES + 1} in {wait:.0f} s.", file=sys.stderr)
+        time.sleep(wait)
+    raise AssertionError("unreachable")
+
+
+def _transport_errors() -> type[Exception]:
+    """The class of broken connections and time-outs, of whichever HTTP library the Hub's client uses."""
+    from importlib import import_module
+
+    from huggingface_hub.errors import HfHubHTTPError
+
+    base = next(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")
+    return import_module(base.__module__.split(".")[0]).TransportError
+
+
+def _retry_after(value: str | None) -> float | None:
+    """Seconds to wait from a Retry-After header, which holds seconds or a date; `None` where it says nothing."""
+    if value is None:
+        return None
+    try:
+        return max(float(value), 0.0)
+    except ValueError:
+        pass
+    try:
+        return max(parsedate_to_datetime(value).timestamp() - time.time(), 0.0)
+    except ValueError:
+        return None
+
+
+# ---- Command ----
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", help="folder of a saved model")
+    parser.add_argument("repo", help="owner/name on the Hub; made if it does not exist")
+    parser.add_argument("--private", action="store_true", default=None, help="make a new repository private")
+    parser.add_argument("--revision", help="branch to commit to, made if it does not exist")
+    parser.add_argument("--create-pr", action="store_true", help="open a pull request instead of committing")
+    parser.add_argument("--message", default="Upload SupCLAP model", help="message of the commit")
+    parser.add_argument("--license", dest="licence", help="licence of the weights; refused where the parts forbid it")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    commit = push_checkpoint(
+        arguments.checkpoint,
+        arguments.repo,
+        private=arguments.private,
+        revision=arguments.revision,
+        create_pr=arguments.create_pr,
+        message=arguments.message,
+        licence=arguments.licence,
+    )
+    print(commit.pr_url or commit.commit_url)
