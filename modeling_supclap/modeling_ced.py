@@ -220,6 +220,13 @@ class CedModel(CedPreTrainedModel):
         real = (frames[:, None] - starts).clamp(0, window)
         used = (real > window - hop) & (real >= self.config.patch_size)
         used[:, 0] = True
+        if (
+            torch.compiler.is_compiling()
+        ):  # empty windows too: the shapes of a graph must not depend on a mask's values
+            tokens, mask = self._encode_window(windows.flatten(0, 1), real.flatten())
+            mask = mask & used.flatten()[:, None]
+            tokens = tokens * mask[..., None]
+            return tokens.unflatten(0, used.shape).flatten(1, 2), mask.unflatten(0, used.shape).flatten(1, 2)
         tokens, mask = self._encode_window(windows[used], real[used])
         all_tokens = tokens.new_zeros(batch, n_windows, *tokens.shape[1:])
         all_mask = mask.new_zeros(batch, n_windows, mask.shape[1])
