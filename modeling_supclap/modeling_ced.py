@@ -30,6 +30,12 @@ def eager_attention_forward(module, query, key, value, attention_mask, scaling, 
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
+def _packs(token_mask: torch.Tensor) -> bool:
+    """Whether to leave out padding: on a CPU, where work counts and calls are cheap, and not in a compiled graph,
+    whose shapes must not depend on the values of a mask."""
+    return token_mask.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(token_mask.all())
+
+
 class CedAttention(nn.Module):
     def __init__(self, config: CedConfig):
         super().__init__()
@@ -42,14 +48,24 @@ class CedAttention(nn.Module):
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
         self.proj = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, lengths: list[int] | None = None
+    ) -> torch.Tensor:
         batch, length, width = hidden_states.shape
         qkv = self.qkv(hidden_states).view(batch, length, 3, self.num_heads, self.head_dim)
         query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        if lengths is None:
+            output = self._attend(query, key, value, attention_mask)
+        else:
+            clips = zip(*(tokens.split(lengths, dim=2) for tokens in (query, key, value)), strict=True)
+            output = torch.cat([self._attend(*clip, None) for clip in clips], dim=1)
+        return self.proj(output.reshape(batch, length, width))
+
+    def _attend(self, query, key, value, attention_mask) -> torch.Tensor:
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
-        output, _ = attend(
+        return attend(
             self,
             query,
             key,
@@ -58,8 +74,7 @@ class CedAttention(nn.Module):
             is_causal=False,
             scaling=self.scaling,
             dropout=self.attention_dropout if self.training else 0.0,
-        )
-        return self.proj(output.reshape(batch, length, width))
+        )[0]
 
 
 class CedMlp(nn.Module):
@@ -83,8 +98,10 @@ class CedLayer(GradientCheckpointingLayer):
         self.mlp = CedMlp(config)
         self.dropout = nn.Dropout(config.hidden_dropout)
 
-    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        hidden_states = hidden_states + self.dropout(self.attn(self.norm1(hidden_states), attention_mask))
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, lengths: list[int] | None = None
+    ) -> torch.Tensor:
+        hidden_states = hidden_states + self.dropout(self.attn(self.norm1(hidden_states), attention_mask, lengths))
         return hidden_states + self.dropout(self.mlp(self.norm2(hidden_states)))
 
 
@@ -210,6 +227,13 @@ class CedModel(CedPreTrainedModel):
         real = (frames[:, None] - starts).clamp(0, window)
         used = (real > window - hop) & (real >= self.config.patch_size)
         used[:, 0] = True
+        if (
+            torch.compiler.is_compiling()
+        ):  # empty windows too: the shapes of a graph must not depend on a mask's values
+            tokens, mask = self._encode_window(windows.flatten(0, 1), real.flatten())
+            mask = mask & used.flatten()[:, None]
+            tokens = tokens * mask[..., None]
+            return tokens.unflatten(0, used.shape).flatten(1, 2), mask.unflatten(0, used.shape).flatten(1, 2)
         tokens, mask = self._encode_window(windows[used], real[used])
         all_tokens = tokens.new_zeros(batch, n_windows, *tokens.shape[1:])
         all_mask = mask.new_zeros(batch, n_windows, mask.shape[1])
@@ -229,13 +253,27 @@ class CedModel(CedPreTrainedModel):
         time_mask = torch.arange(grid_t, device=frames.device) < real[:, None]
         token_mask = time_mask[:, None].expand(-1, grid_f, -1).flatten(1)
 
-        hidden_states = patches.flatten(2).transpose(1, 2)
+        # contiguous: the residual stream keeps this layout, and each norm would copy another one
+        hidden_states = patches.flatten(2).transpose(1, 2).contiguous()
         if self.training and self.config.patch_dropout:
             hidden_states, token_mask = self._drop_patches(hidden_states, token_mask)
+        if _packs(token_mask):
+            return self._encode_packed(hidden_states, token_mask), token_mask
         attention_mask = create_bidirectional_mask(self.config, hidden_states, token_mask.long())
         for block in self.blocks:
             hidden_states = block(hidden_states, attention_mask)
         return self.norm(hidden_states) * token_mask[..., None], token_mask
+
+    def _encode_packed(self, hidden_states: torch.Tensor, token_mask: torch.Tensor) -> torch.Tensor:
+        """Runs the blocks on the real tokens of all clips in a row, so that padding costs nothing."""
+        lengths = token_mask.sum(-1).tolist()
+        packed = hidden_states[token_mask][None]
+        for block in self.blocks:
+            packed = block(packed, None, lengths)
+        packed = self.norm(packed)[0]
+        tokens = packed.new_zeros(hidden_states.shape)
+        tokens[token_mask] = packed
+        return tokens
 
     def _drop_patches(self, tokens: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keeps a random share of the patches of each clip, padding only where a clip has no more real ones."""
