@@ -2,6 +2,7 @@
 
 import shutil
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from supclap.evaluation.zero_shot import encode_labels, zero_shot_metrics
 from supclap.guard import NonFiniteError, record_nonfinite_batch
 from supclap.losses import SupClapLoss, info_nce
 from supclap.preemption import any_rank
+from supclap.text_cache import FrozenTextCache
 from supclap.training_args import SupClapTrainingArguments
 from supclap.training_model import SupClapForContrastiveTraining
 
@@ -112,6 +114,11 @@ class SupClapTrainer(Trainer):
 
     def train(self, *args, **kwargs):
         """Trains as the parent does; with `ema_decay` the model has the averaged weights afterwards."""
+        if self.args.cache_frozen_text:
+            self.model.text_cache = FrozenTextCache(self._clap)
+            rows = getattr(self.train_dataset, "rows", ())
+            if isinstance(rows, Sequence):  # the captions of mixed scenes are not known beforehand
+                self.model.text_cache.fill(self.processing_class, (text for row in rows for text in row["captions"]))
         result = super().train(*args, **kwargs)
         if self._ema is not None:
             self._ema.finish()

@@ -59,6 +59,10 @@ class SupClapTrainingArguments(TrainingArguments):
             "help": "Evaluate and save an exponential moving average of the weights with this decay, e.g. 0.999."
         },
     )
+    cache_frozen_text: bool = field(
+        default=False,
+        metadata={"help": "With freeze_text, encode every training caption once, before the first step."},
+    )
     skip_nonfinite_steps: int = field(
         default=0,
         metadata={"help": "Leave out up to so many steps with a NaN or infinite loss or gradient, then stop."},

@@ -73,7 +73,10 @@ class SupClapForContrastiveTraining(SupClapPreTrainedModel):
             return self.clap.get_text_features(**text).pooler_output
         with torch.no_grad():  # beyond the clamp the gradient would be zero, and the scale could not come back
             self.clap.logit_scale.clamp_(max=torch.tensor(self.config.logit_scale_max).log().item())
-        text_embeds = self.clap.get_text_features(**text).pooler_output
+        if self.text_cache is not None:
+            text_embeds = self.text_cache.embed(text)
+        else:
+            text_embeds = self.clap.get_text_features(**text).pooler_output
         audio_embeds = self.clap.get_audio_features(**inputs).pooler_output
         output = self.criterion(
             audio_embeds, text_embeds, self.clap.get_logit_scale(), logit_bias=self.clap.logit_bias, ids=clip_ids
