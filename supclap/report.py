@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-
 from transformers.trainer_utils import get_last_checkpoint
 
 from supclap.callbacks import CURVES
