@@ -21,6 +21,7 @@ from transformers.utils import logging
 
 from supclap.data.collator import ContrastiveCollator
 from supclap.data.sampler import LengthGroupedSampler
+from supclap.data.streaming import StreamedClips
 from supclap.ema import WeightAverage
 from supclap.evaluation.embed import embed_audio, embed_texts
 from supclap.evaluation.intervals import metrics_with_intervals
@@ -184,6 +185,19 @@ class SupClapTrainer(Trainer):
             self._sums.clear()
             self._steps = 0
         super().log(logs, start_time)
+
+    def get_train_dataloader(self) -> DataLoader:
+        if not isinstance(self.train_dataset, StreamedClips):
+            return super().get_train_dataloader()
+        # Not prepared by Accelerate, which would split among the ranks what is split already.
+        return DataLoader(
+            self.train_dataset,
+            batch_size=self.args.train_batch_size,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+        )
 
     def _get_train_sampler(self, train_dataset=None) -> torch.utils.data.Sampler | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset

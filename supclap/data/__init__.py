@@ -6,6 +6,7 @@ from .collator import ContrastiveCollator
 from .mixing import SceneMixer
 from .sampler import LengthGroupedSampler
 from .sources import DataError, load_splits, read_table
+from .streaming import StreamedClips
 
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "LengthGroupedSampler",
     "SceneMixer",
     "SpectrogramAugment",
+    "StreamedClips",
     "WaveformAugment",
     "check_row",
     "load_splits",
