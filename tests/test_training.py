@@ -35,6 +35,17 @@ def test_the_saved_model_has_no_training_only_weights_and_the_radius_lies_beside
     assert any("radius" in name for name in load_file(checkpoint / "_svr_criterion.safetensors"))
 
 
+def test_a_compiled_model_gives_the_losses_of_the_eager_one(recipe, tmp_path):
+    dynamo = ("--torch_compile", "true", "--torch_compile_backend", "eager")
+    losses = []
+    for name, options in (("eager", ()), ("compiled", dynamo)):
+        folder = tmp_path / name
+        quiet = ("--eval_strategy", "no", "--max_steps", "2", "--save_steps", "2", "--output_dir", str(folder))
+        _runs.finish(recipe, *quiet, *options)
+        losses.append([entry["loss"] for entry in _runs.history(folder, 2) if "loss" in entry])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
 def test_the_best_checkpoint_by_retrieval_is_what_a_run_ends_with(recipe, tmp_path):
     options = {"load_best_model_at_end": "true", "metric_for_best_model": "text_to_audio/recall@1", "max_steps": 20}
     _runs.finish(recipe, *(f"--{key}={value}" for key, value in options.items()))

@@ -45,12 +45,13 @@ class StreamedClips(IterableDataset):
     def __iter__(self) -> Iterator[dict]:
         for epoch in count():
             self.rows.set_epoch(epoch)
-            number = -1
-            for number, row in enumerate(self.rows):
+            empty = True
+            for row in self.rows:
+                empty = False
                 clip = CaptionedClips([row], **self._options)
                 clip.set_epoch(epoch)
                 yield clip[0]
-            if number < 0:
+            if empty:
                 raise ValueError(
                     "The stream of rows is empty on this rank: use fewer processes, or check its filters."
                 )
