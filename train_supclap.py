@@ -87,7 +87,8 @@ def main(argv: list[str] | None = None) -> dict:
         return {}
     trainer.train(resume_from_checkpoint=last_checkpoint)
     if preemption.preempted:
-        print(f"ended by SIGTERM at step {trainer.state.global_step}; run the same command again to go on.")
+        if trainer.is_world_process_zero():
+            print(f"ended by SIGTERM at step {trainer.state.global_step}; run the same command again to go on.")
         sys.exit(PREEMPTED_EXIT_CODE)
     trainer.save_model()
     return evaluate_and_report(trainer, splits, evaluation.get("test"))

@@ -21,7 +21,16 @@ from supclap.training_args import SupClapTrainingArguments
 
 RECIPE_FILE = "recipe.json"
 # What may change between a killed run and its continuation without changing its losses.
-_FREE_ON_RESUME = {"output_dir", "logging_steps", "save_steps", "save_total_limit", "disable_tqdm", "report_to"}
+_FREE_ON_RESUME = {
+    "output_dir",
+    "logging_steps",
+    "save_steps",
+    "save_total_limit",
+    "disable_tqdm",
+    "report_to",
+    "dataloader_pin_memory",
+    "skip_nonfinite_steps",
+}
 
 
 def resolve_model_path(name: str) -> str:

@@ -2,7 +2,6 @@
 
 import shutil
 from collections import defaultdict
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from transformers.trainer_utils import (
 from transformers.utils import logging
 
 from supclap.data.collator import ContrastiveCollator
+from supclap.data.mixing import SceneMixer
 from supclap.data.sampler import LengthGroupedSampler
 from supclap.data.streaming import StreamedClips
 from supclap.ema import WeightAverage
@@ -118,7 +118,7 @@ class SupClapTrainer(Trainer):
         if self.args.cache_frozen_text:
             self.model.text_cache = FrozenTextCache(self._clap)
             rows = getattr(self.train_dataset, "rows", ())
-            if isinstance(rows, Sequence):  # the captions of mixed scenes are not known beforehand
+            if not isinstance(rows, SceneMixer):  # whose captions are not known beforehand
                 self.model.text_cache.fill(self.processing_class, (text for row in rows for text in row["captions"]))
         result = super().train(*args, **kwargs)
         if self._ema is not None:
