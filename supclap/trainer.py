@@ -18,6 +18,7 @@ from transformers.trainer_utils import (
 )
 from transformers.utils import logging
 
+from supclap.callbacks import EpochCallback
 from supclap.data.collator import ContrastiveCollator
 from supclap.data.mixing import SceneMixer
 from supclap.data.sampler import LengthGroupedSampler
@@ -99,6 +100,7 @@ class SupClapTrainer(Trainer):
             **kwargs,
         )
         self.can_return_loss = True
+        self.add_callback(EpochCallback())
         self._ema = None
         if args.ema_decay is not None:
             if self.is_fsdp_enabled or self.is_deepspeed_enabled:

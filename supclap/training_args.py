@@ -96,6 +96,8 @@ class SupClapTrainingArguments(TrainingArguments):
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(map(str, allowed))}, got {value!r}.")
+        if self.dataloader_persistent_workers:
+            raise ValueError("dataloader_persistent_workers would repeat the captions and crops of the first epoch.")
         if self.bf16 == "auto":
             self.bf16 = computes_in_bfloat16(self.use_cpu)
             # the Trainer takes bf16 without an accelerator only when told that the CPU is meant
