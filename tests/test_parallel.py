@@ -54,7 +54,7 @@ def launch(mode: str, folder: Path, model: Path, resume: Path | None = None) -> 
         arguments = (rank, PLACES[mode], mode, str(folder), str(model), resume and str(resume), env)
         processes.append(_runs.call(_parallel_worker.train, arguments, folder / f"rank{rank}.log"))
     for process in processes:
-        process.join(240)
+        process.join(600)
     failed = [rank for rank, process in enumerate(processes) if process.exitcode != 0]
     for process in processes:
         process.kill()
