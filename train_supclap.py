@@ -89,7 +89,8 @@ def main(argv: list[str] | None = None) -> dict:
         return {}
     seconds = trainer.train(resume_from_checkpoint=last_checkpoint).metrics["train_runtime"]
     if preemption.preempted:
-        print(f"ended by SIGTERM at step {trainer.state.global_step}; run the same command again to go on.")
+        if trainer.is_world_process_zero():
+            print(f"ended by SIGTERM at step {trainer.state.global_step}; run the same command again to go on.")
         sys.exit(PREEMPTED_EXIT_CODE)
     trainer.save_model()
     first_step = int(last_checkpoint.rsplit("-", 1)[1]) if last_checkpoint else 0

@@ -1,5 +1,6 @@
 """Callbacks of training: its course as short lines and as a picture."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from transformers import TrainerCallback
@@ -47,6 +48,28 @@ class ShortProgressCallback(ProgressCallback):
         shown = [f"{name} {logs[key]:.3g}" for key, name in LINE.items() if key in (logs or {})]
         if shown and state.is_world_process_zero and self.training_bar is not None:
             self.training_bar.write(f"step {state.global_step}: {', '.join(shown)}")
+
+
+class EpochCallback(TrainerCallback):
+    """Tells the data and the samplers which epoch begins.
+
+    Accelerate tells either one or the other when the batches are split over processes or resumed within an epoch, and
+    captions, crops or the order would repeat.
+    """
+
+    def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
+        epoch = int(state.epoch or 0)
+        node = getattr(train_dataloader, "batch_sampler", None)
+        for part in (getattr(train_dataloader, "dataset", None), *_chain(node)):
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(epoch)
+
+
+def _chain(node: object | None) -> Iterator[object]:
+    """A batch sampler and all that it wraps."""
+    while node is not None:
+        yield node
+        node = getattr(node, "batch_sampler", None) or getattr(node, "sampler", None)
 
 
 def plot_training_curves(log_history: list[dict], path: str | Path) -> None:

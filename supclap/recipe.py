@@ -29,6 +29,8 @@ _FREE_ON_RESUME = {
     "disable_tqdm",
     "report_to",
     "hub_strategy",
+    "dataloader_pin_memory",
+    "skip_nonfinite_steps",
 }
 
 

@@ -3,10 +3,15 @@
 import sys
 from pathlib import Path
 
+from transformers.trainer_utils import get_last_checkpoint
+
 from supclap.callbacks import CURVES
+from supclap.guard import NONFINITE_BATCHES, GuardRailsCallback
 from supclap.model_card import write_card
+from supclap.recipe import RECIPE_FILE
 from supclap.run_record import record_run
 from supclap.trainer import SupClapTrainer
+from supclap.training_model import CRITERION_WEIGHTS
 
 
 RESULTS = "results.json"
@@ -83,6 +88,30 @@ def evaluate_and_report(
     if "zero_shot" in results:
         lines += [f"Zero-shot classification of the test clips, {results['zero_shot']['n_labels']} classes:"]
         lines += [format_table({"accuracy": results["zero_shot"]["accuracy"]})]
-    lines += [f"model    {folder}", f"results  {folder / RESULTS}", f"curves   {folder / CURVES}", f"card     {card}"]
-    print("\n".join(lines))
+    print("\n".join([*lines, *_warnings(trainer), *_written(trainer), f"{'card':11}  {card}"]))
     return results
+
+
+def _warnings(trainer: SupClapTrainer) -> list[str]:
+    guards = [call for call in trainer.callback_handler.callbacks if isinstance(call, GuardRailsCallback)]
+    skipped = max((entry.get("skipped_steps", 0) for entry in trainer.state.log_history), default=0)
+    lines = [f"warning      {message}" for guard in guards for message in guard.warned.values()]
+    return lines + ([f"warning      {skipped} steps with NaN or infinite values were left out"] if skipped else [])
+
+
+def _written(trainer: SupClapTrainer) -> list[str]:
+    """A line for each thing that the run wrote, with its path."""
+    folder = Path(trainer.args.output_dir)
+    best, last = trainer.state.best_model_checkpoint, get_last_checkpoint(str(folder))
+    entries = {
+        "model": folder,
+        "radius": folder / CRITERION_WEIGHTS,
+        "results": folder / RESULTS,
+        "curves": folder / CURVES,
+        "recipe": folder / RECIPE_FILE,
+        "best": best,
+        "last": last,
+        "left out": folder / NONFINITE_BATCHES,
+        "tensorboard": folder / "runs",
+    }
+    return [f"{name:11}  {path}" for name, path in entries.items() if path and Path(path).exists()]

@@ -19,9 +19,12 @@ from transformers.trainer_utils import (
 )
 from transformers.utils import logging
 
+from supclap.callbacks import EpochCallback
 from supclap.data.collator import ContrastiveCollator
 from supclap.data.manifest import save_manifest
+from supclap.data.mixing import SceneMixer
 from supclap.data.sampler import LengthGroupedSampler
+from supclap.data.streaming import StreamedClips
 from supclap.ema import WeightAverage
 from supclap.evaluation.embed import embed_audio, embed_texts
 from supclap.evaluation.intervals import metrics_with_intervals
@@ -31,6 +34,7 @@ from supclap.evaluation.zero_shot import encode_labels, zero_shot_metrics
 from supclap.guard import NonFiniteError, record_nonfinite_batch
 from supclap.losses import SupClapLoss, info_nce
 from supclap.preemption import any_rank
+from supclap.text_cache import FrozenTextCache
 from supclap.training_args import SupClapTrainingArguments
 from supclap.training_model import SupClapForContrastiveTraining
 
@@ -102,6 +106,7 @@ class SupClapTrainer(Trainer):
             **kwargs,
         )
         self.can_return_loss = True
+        self.add_callback(EpochCallback())
         self._ema = None
         if args.ema_decay is not None:
             if self.is_fsdp_enabled or self.is_deepspeed_enabled:
@@ -118,6 +123,11 @@ class SupClapTrainer(Trainer):
 
     def train(self, *args, **kwargs):
         """Trains as the parent does; with `ema_decay` the model has the averaged weights afterwards."""
+        if self.args.cache_frozen_text:
+            self.model.text_cache = FrozenTextCache(self._clap)
+            rows = getattr(self.train_dataset, "rows", ())
+            if not isinstance(rows, SceneMixer):  # whose captions are not known beforehand
+                self.model.text_cache.fill(self.processing_class, (text for row in rows for text in row["captions"]))
         result = super().train(*args, **kwargs)
         if self._ema is not None:
             self._ema.finish()
@@ -183,6 +193,19 @@ class SupClapTrainer(Trainer):
             self._sums.clear()
             self._steps = 0
         super().log(logs, start_time)
+
+    def get_train_dataloader(self) -> DataLoader:
+        if not isinstance(self.train_dataset, StreamedClips):
+            return super().get_train_dataloader()
+        # Not prepared by Accelerate, which would split among the ranks what is split already.
+        return DataLoader(
+            self.train_dataset,
+            batch_size=self.args.train_batch_size,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+        )
 
     def _get_train_sampler(self, train_dataset=None) -> torch.utils.data.Sampler | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset

@@ -60,6 +60,10 @@ class SupClapTrainingArguments(TrainingArguments):
             "help": "Evaluate and save an exponential moving average of the weights with this decay, e.g. 0.999."
         },
     )
+    cache_frozen_text: bool = field(
+        default=False,
+        metadata={"help": "With freeze_text, encode every training caption once, before the first step."},
+    )
     skip_nonfinite_steps: int = field(
         default=0,
         metadata={"help": "Leave out up to so many steps with a NaN or infinite loss or gradient, then stop."},
@@ -100,6 +104,8 @@ class SupClapTrainingArguments(TrainingArguments):
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(map(str, allowed))}, got {value!r}.")
+        if self.dataloader_persistent_workers:
+            raise ValueError("dataloader_persistent_workers would repeat the captions and crops of the first epoch.")
         if self.bf16 == "auto":
             self.bf16 = computes_in_bfloat16(self.use_cpu)
             # the Trainer takes bf16 without an accelerator only when told that the CPU is meant

@@ -9,6 +9,7 @@ from torch.distributed.tensor import DTensor
 
 from modeling_supclap import SupClapModel, SupClapPreTrainedModel
 from supclap.losses import SupClapLoss
+from supclap.text_cache import FrozenTextCache
 
 
 CRITERION_WEIGHTS = "_svr_criterion.safetensors"
@@ -38,12 +39,18 @@ class SupClapForContrastiveTraining(SupClapPreTrainedModel):
         super().__init__(clap.config)
         self.clap = clap
         self.criterion = criterion
+        # unit length holds by construction, and what to do about NaN is for the Trainer to decide, also in the first step
+        criterion._checked_unit_length = True
+        self.text_cache: FrozenTextCache | None = None
         present = {type(module).__name__ for module in clap.modules()}
         names = clap._no_split_modules or ()
         self._no_split_modules = {name for name in names if name in present and not name.endswith("Embeddings")}
         tied = getattr(clap, "all_tied_weights_keys", None) or {}
         # post_init is not called: it would initialise trained weights again
         self.all_tied_weights_keys = {f"clap.{key}": f"clap.{value}" for key, value in tied.items()}
+
+    def get_input_embeddings(self) -> torch.nn.Module:
+        return self.clap.get_input_embeddings()
 
     def train(self, mode: bool = True):
         super().train(mode)
@@ -73,7 +80,10 @@ class SupClapForContrastiveTraining(SupClapPreTrainedModel):
             return self.clap.get_text_features(**text).pooler_output
         with torch.no_grad():  # beyond the clamp the gradient would be zero, and the scale could not come back
             self.clap.logit_scale.clamp_(max=torch.tensor(self.config.logit_scale_max).log().item())
-        text_embeds = self.clap.get_text_features(**text).pooler_output
+        if self.text_cache is not None:
+            text_embeds = self.text_cache.embed(text)
+        else:
+            text_embeds = self.clap.get_text_features(**text).pooler_output
         audio_embeds = self.clap.get_audio_features(**inputs).pooler_output
         output = self.criterion(
             audio_embeds, text_embeds, self.clap.get_logit_scale(), logit_bias=self.clap.logit_bias, ids=clip_ids

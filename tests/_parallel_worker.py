@@ -75,7 +75,7 @@ def train(rank: int, world: int, mode: str, folder: str, model: str, resume: str
         logging_steps=1,
         eval_strategy="steps",
         eval_steps=10,
-        save_steps=10,
+        save_steps=9,  # within an epoch of two steps
         disable_tqdm=True,
         use_cpu=True,
         train_sampling_strategy="group_by_length",

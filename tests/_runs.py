@@ -29,7 +29,7 @@ class Run:
         """What the run printed so far, errors included."""
         return self.log.read_text() if self.log.exists() else ""
 
-    def wait(self, timeout: float = 120) -> int:
+    def wait(self, timeout: float = 600) -> int:
         """The exit status; negative after a signal."""
         self.process.join(timeout)
         if self.process.is_alive():

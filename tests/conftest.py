@@ -204,11 +204,10 @@ def make_trainer(tiny_model, processor, tmp_path):
             str(tmp_path),
             per_device_train_batch_size=4,
             logging_steps=1,
-            save_strategy="no",
             disable_tqdm=True,
             use_cpu=True,
             train_sampling_strategy="sequential",
-            **{"learning_rate": 1e-3, **options},
+            **{"learning_rate": 1e-3, "save_strategy": "no", **options},
         )
 
         class Poison(ContrastiveCollator):

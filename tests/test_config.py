@@ -46,6 +46,14 @@ def test_an_override_can_be_a_list_or_null(recipe):
     assert training.svr is None
 
 
+def test_trackers_are_passed_on(recipe):
+    assert parse_recipe([recipe])[2].report_to == []
+    training = parse_recipe([recipe, "--report_to", "[tensorboard, wandb, trackio]", "--run_name", "mine"])[2]
+    assert training.report_to == ["tensorboard", "wandb", "trackio"]
+    assert training.run_name == "mine"
+    assert parse_recipe([recipe, "--report_to", "tensorboard"])[2].report_to == ["tensorboard"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

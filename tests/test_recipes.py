@@ -74,8 +74,9 @@ def corpora(tmp_path_factory):
     captions = [f"caption_{number}" for number in range(1, 6)]
     for split in ("development", "validation", "evaluation"):
         names = clips(f"clotho/{split}", 8)
-        rows = [",".join([name, *(f"{caption} of {name}" for caption in captions)]) for name in names]
-        table(f"clotho/{split}/clotho_captions_{split}.csv", ",".join(["file_name", *captions]), rows)
+        columns = [*captions, "caption"]  # the last one for the multilingual recipes
+        rows = [",".join([name, *(f"{column} of {name}" for column in columns)]) for name in names]
+        table(f"clotho/{split}/clotho_captions_{split}.csv", ",".join(["file_name", *columns]), rows)
     names = clips("own", 8)
     splits = ["train"] * 6 + ["validation", "test"]
     rows = [f"{name},noise of {name},{split}" for name, split in zip(names, splits, strict=True)]

@@ -4,6 +4,8 @@ import random
 import re
 import resource
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -141,6 +143,29 @@ def test_sigterm_within_an_epoch_skips_what_is_due_at_its_end(tmp_path, tones, t
     _runs.finish(recipe)
     _runs.finish(recipe, "--output_dir", str(tmp_path / "asked"))
     assert_same_run(tmp_path / "asked", tmp_path / "run", step=10)
+
+
+@pytest.mark.record
+def test_torchrun_passes_sigterm_on_and_both_processes_stop_at_one_step_to_go_on_from(long_recipe, tmp_path):
+    def launch(folder: Path) -> subprocess.Popen:
+        options = ["--output_dir", str(folder), "--per_device_train_batch_size", "4"]
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        with (tmp_path / f"{folder.name}.log").open("a") as log:
+            return subprocess.Popen(
+                [*command, str(_runs.ROOT / "train_supclap.py"), str(long_recipe), *options], stdout=log, stderr=log
+            )
+
+    assert launch(tmp_path / "whole").wait(600) == 0
+    process = launch(tmp_path / "asked")
+    while "step 7:" not in (tmp_path / "asked.log").read_text():
+        assert process.poll() is None, (tmp_path / "asked.log").read_text()[-3000:]
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(120) != 0
+    assert (tmp_path / "asked" / "preempted").exists()
+    assert not (tmp_path / "asked" / "model.safetensors").exists()
+    assert launch(tmp_path / "asked").wait(600) == 0
+    assert_same_run(tmp_path / "asked", tmp_path / "whole", step=STEPS)
 
 
 def test_a_full_disk_is_named_and_leaves_the_last_checkpoint_to_go_on_from(long_recipe, tmp_path):

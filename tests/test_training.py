@@ -5,6 +5,7 @@ import re
 
 import _runs
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from supclap import SupClapModel
@@ -14,14 +15,15 @@ def test_a_run_saves_a_model_results_and_curves_and_logs_every_part(recipe, tmp_
     printed = _runs.finish(recipe)
     folder = tmp_path / "run"
     results = json.loads((folder / "results.json").read_text())
-    assert results["retrieval"]["text_to_audio/recall@1"]["n"] == 4
+    assert results["retrieval"]["text_to_audio/recall@1"]["n"] == 8  # two captions of each of four clips
     assert 0 <= results["zero_shot"]["accuracy"]["low"] <= results["zero_shot"]["accuracy"]["value"]
     assert (folder / "training_curves.png").read_bytes().startswith(b"\x89PNG")
-    assert str(folder / "results.json") in printed
     card = (folder / "README.md").read_text()
     assert "value: 0" in card or "value: 1" in card
     assert "| train | 16 | unknown | unknown (16) |" in card
     assert "Steps 0 to 12" in card
+    for name in ("results.json", "training_curves.png", "recipe.json", "_svr_criterion.safetensors", "checkpoint-12"):
+        assert re.search(rf"^\w+ +{folder / name}$", printed, re.MULTILINE), name
     logged = set().union(*_runs.history(folder, 12))
     parts = {"loss", "loss_contrastive", "loss_svr", "loss_constraint", "radius", "pair_distance"}
     assert parts | {"radius_out_of_range", "temperature", "eval_text_to_audio/recall@1", "eval_loss"} <= logged
@@ -35,6 +37,29 @@ def test_the_saved_model_has_no_training_only_weights_and_the_radius_lies_beside
     assert not info["missing_keys"]
     assert not any("radius" in name for name in load_file(checkpoint / "model.safetensors"))
     assert any("radius" in name for name in load_file(checkpoint / "_svr_criterion.safetensors"))
+
+
+def test_a_compiled_model_gives_the_losses_of_the_eager_one(recipe, tmp_path):
+    dynamo = ("--torch_compile", "true", "--torch_compile_backend", "eager")
+    losses = []
+    for name, options in (("eager", ()), ("compiled", dynamo)):
+        folder = tmp_path / name
+        quiet = ("--eval_strategy", "no", "--max_steps", "2", "--save_steps", "2", "--output_dir", str(folder))
+        _runs.finish(recipe, *quiet, *options)
+        losses.append([entry["loss"] for entry in _runs.history(folder, 2) if "loss" in entry])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+def test_the_best_checkpoint_by_retrieval_is_what_a_run_ends_with(recipe, tmp_path):
+    options = {"load_best_model_at_end": "true", "metric_for_best_model": "text_to_audio/recall@1", "max_steps": 20}
+    _runs.finish(recipe, *(f"--{key}={value}" for key, value in options.items()))
+    folder = tmp_path / "run"
+    scores = {e["step"]: e["eval_text_to_audio/recall@1"] for e in _runs.history(folder, 20) if "eval_loss" in e}
+    best = max(scores, key=scores.get)  # the first of equals, as the Trainer keeps it
+    assert best != 20, "the last checkpoint is the best: this run shows nothing"
+    for name in ("model.safetensors", "_svr_criterion.safetensors"):
+        saved, of_best = load_file(folder / name), load_file(folder / f"checkpoint-{best}" / name)
+        assert all(torch.equal(saved[key], of_best[key]) for key in of_best)
 
 
 def test_going_on_with_other_settings_is_refused_and_says_which(recipe):
@@ -57,7 +82,8 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(recipe, tmp_path):
 
 
 def test_training_learns_the_tones(recipe, tmp_path):
-    _runs.finish(recipe, "--max_steps", "60", "--eval_strategy", "no", "--save_steps", "60", "--warmup_steps", "6")
+    plain = ("--caption_columns", "[caption]", "--max_duration", "null", "--eval_strategy", "no")
+    _runs.finish(recipe, *plain, "--max_steps", "60", "--save_steps", "60", "--warmup_steps", "6")
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["zero_shot"]["accuracy"]["value"] == 1.0
 

@@ -10,6 +10,7 @@ from .mixing import SceneMixer
 from .mixture import CorpusMixture
 from .sampler import LengthGroupedSampler
 from .sources import load_splits
+from .streaming import StreamedClips
 from .tables import read_table
 
 
@@ -21,6 +22,7 @@ __all__ = [
     "LengthGroupedSampler",
     "SceneMixer",
     "SpectrogramAugment",
+    "StreamedClips",
     "WaveformAugment",
     "build_manifest",
     "check_row",

@@ -1,0 +1,57 @@
+"""Training samples from a stream of rows, for corpora that do not fit the disk."""
+
+from collections.abc import Iterator
+from itertools import count
+from typing import TYPE_CHECKING
+
+from torch.utils.data import IterableDataset
+
+from .captions import CaptionedClips
+
+
+if TYPE_CHECKING:
+    import datasets
+
+
+class StreamedClips(IterableDataset):
+    """Endless samples of a `datasets.IterableDataset` of rows, epoch after epoch, each rank with rows of its own.
+
+    As it never ends, all batches are full, and steps are counted by `max_steps`. The order is a function of seed, epoch
+    and rank; a resumed run reads up to where it was. As in [`CaptionedClips`], what is drawn for a clip is a function
+    of seed, epoch and clip.
+
+    Args:
+        rows: Rows in the row format, `audio` as a path or bytes.
+        rank, world_size: This process and their number.
+        shuffle_buffer: Rows that the order is drawn from; rows keep their order when 0.
+        options: Arguments of [`CaptionedClips`] but for its rows.
+    """
+
+    def __init__(
+        self,
+        rows: "datasets.IterableDataset",
+        rank: int = 0,
+        world_size: int = 1,
+        shuffle_buffer: int = 1000,
+        **options,
+    ):
+        from datasets.distributed import split_dataset_by_node
+
+        self.seed = options.get("seed", 0)
+        rows = rows.shuffle(self.seed, buffer_size=shuffle_buffer) if shuffle_buffer else rows
+        self.rows = split_dataset_by_node(rows, rank, world_size)
+        self._options = options
+
+    def __iter__(self) -> Iterator[dict]:
+        for epoch in count():
+            self.rows.set_epoch(epoch)
+            empty = True
+            for row in self.rows:
+                empty = False
+                clip = CaptionedClips([row], **self._options)
+                clip.set_epoch(epoch)
+                yield clip[0]
+            if empty:
+                raise ValueError(
+                    "The stream of rows is empty on this rank: use fewer processes, or check its filters."
+                )
