@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from supclap.losses import SimilarityRadius, SummaryRadius, SupClapLoss, positive_first
+from supclap.losses import SimilarityRadius, StaticRadius, SummaryRadius, SupClapLoss, positive_first
 
 
 def unit(*shape, seed=0):

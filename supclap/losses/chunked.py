@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import FunctionCtx
 
 from supclap.losses.contrastive import as_mask
 from supclap.losses.precision import as_scalar, full_precision, without_autocast
@@ -61,7 +61,7 @@ def _info_nce_(logits: Tensor, positives: Tensor, exclude: Tensor | None) -> tup
         return loss, gradient
     count = positives.sum(-1, keepdim=True)
     loss = -(log_probability.masked_fill(~positives, 0).sum(-1, keepdim=True) / count).sum()
-    return loss, torch.exp(log_probability, out=logits).sub_(positives / count)
+    return loss, torch.exp(log_probability, out=logits).sub_(positives.to(logits.dtype) / count)
 
 
 def _siglip_(logits: Tensor, positives: Tensor, _: None) -> tuple[Tensor, Tensor]:
@@ -112,6 +112,7 @@ class _Contrast(torch.autograd.Function):
         return loss / len(queries)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph: what was made in forward would pass for a constant
+            raise RuntimeError("The chunked losses have no second derivative: use chunk_size=None for it.")
         return *(None if part is None else gradient * part for part in ctx.saved_tensors), None, None, None

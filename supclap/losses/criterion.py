@@ -1,5 +1,6 @@
 """The training objective of SupCLAP for the embeddings of any dual encoder."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -308,7 +309,7 @@ class SupClapLoss(nn.Module):
             raise ValueError("logit_bias has no effect under InfoNCE: pass None, or use objective='siglip'.")
         for name, embeds in (("audio_embeds", audio), ("text_embeds", text)) if not self._checked else ():
             error = (torch.linalg.vector_norm(full_precision(embeds.detach()), dim=-1) - 1).abs().max().item()
-            if error != error:
+            if not math.isfinite(error):
                 raise ValueError(
                     f"{name} hold NaN or infinite values: look for them in the inputs and weights of that encoder, "
                     "or train in bfloat16 or float32 if it ran in float16."
