@@ -76,3 +76,24 @@ class TrainingCurvesCallback(TrainerCallback):
             plot_training_curves(state.log_history, Path(args.output_dir) / CURVES)
 
     on_train_end = on_save
+
+
+class WeightWarmupCallback(TrainerCallback):
+    """Raises the weights of L_svr and L_cons linearly from 0 in the first steps; a function of the step alone.
+
+    Args:
+        criterion: The objective, a `SupClapLoss`.
+        args: The training arguments, with both weights and the share of the steps in which each rises.
+    """
+
+    def __init__(self, criterion, args):
+        self.criterion = criterion
+        self.schedules = {
+            "alpha": (args.svr_weight, args.svr_warmup),
+            "beta": (args.constraint_weight, args.constraint_warmup),
+        }
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        for name, (weight, share) in self.schedules.items():
+            rising = share * state.max_steps
+            setattr(self.criterion, name, weight * min(1.0, (state.global_step + 1) / rising) if rising else weight)

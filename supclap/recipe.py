@@ -22,6 +22,7 @@ from supclap.training_args import SupClapTrainingArguments
 RECIPE_FILE = "recipe.json"
 # What may change between a killed run and its continuation without changing its losses.
 _FREE_ON_RESUME = {"output_dir", "logging_steps", "save_steps", "save_total_limit", "disable_tqdm", "report_to"}
+_FREE_ON_RESUME |= {"drift_steps", "drift_probe_size"}
 
 
 def resolve_model_path(name: str) -> str:
@@ -111,9 +112,11 @@ def build_evaluation_data(rows: list[dict], scenes: dict | None, sampling_rate: 
     return rows if scenes is None else SceneMixer(rows, sampling_rate=sampling_rate, distinct=True, **scenes)
 
 
-def build_collator(processor: SupClapProcessor, args: DataArguments, seed: int) -> ContrastiveCollator:
+def build_collator(
+    processor: SupClapProcessor, args: DataArguments, seed: int, positives: str = "clip"
+) -> ContrastiveCollator:
     augment = SpectrogramAugment(**args.spectrogram_augment) if args.spectrogram_augment else None
-    return ContrastiveCollator(processor, augment, seed)
+    return ContrastiveCollator(processor, augment, seed, positives)
 
 
 def fit_input_statistics(

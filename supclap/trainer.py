@@ -9,8 +9,10 @@ from torch.utils.data import DataLoader
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, rotate_checkpoints
 
+from supclap.callbacks import WeightWarmupCallback
 from supclap.data.collator import ContrastiveCollator
 from supclap.data.sampler import LengthGroupedSampler
+from supclap.dual_encoder import log_scales, logit_scale
 from supclap.evaluation.embed import embed_audio, embed_texts
 from supclap.evaluation.intervals import metrics_with_intervals
 from supclap.evaluation.retrieval import pooled_retrieval_metrics, pooled_retrieval_ranks
@@ -34,15 +36,22 @@ def build_criterion(args: SupClapTrainingArguments) -> SupClapLoss:
         alpha=args.svr_weight,
         beta=args.constraint_weight,
         radius_init=args.radius_init,
+        radius_range=args.radius_range,
         clamp_radius=args.clamp_radius,
+        on_batch_mismatch=args.on_batch_mismatch,
+        detach_direction=args.detach_direction,
+        pull_weight=args.pull_weight,
+        perpendicular_push=args.perpendicular_push,
+        chunk_size=args.loss_chunk_size,
     )
 
 
 class SupClapTrainer(Trainer):
-    """Trains a [`SupClapModel`] with support vector regularisation and evaluates it by retrieval.
+    """Trains a dual encoder with support vector regularisation and evaluates it by retrieval.
 
     Args:
-        model: The dual encoder.
+        model: A [`SupClapModel`]; or a `ClapModel`, `CLIPModel` or the like, with a `data_collator` of your own that
+            returns its inputs, and without evaluation in training.
         args: Training arguments, which also describe the objective.
         train_dataset: [`~supclap.data.captions.CaptionedClips`].
         eval_dataset: Rows with all their captions, e.g. a list or a `datasets.Dataset` in the row format.
@@ -54,17 +63,21 @@ class SupClapTrainer(Trainer):
 
     def __init__(self, model=None, args=None, processing_class=None, data_collator=None, **kwargs):
         if args.freeze_temperature:
-            model.logit_scale.requires_grad_(False)
-        if args.objective == "siglip" and model.logit_bias is None:
+            for value in log_scales(model):
+                value.requires_grad_(False)
+        if args.objective == "siglip" and getattr(model, "logit_bias", None) is None:
             raise ValueError("objective 'siglip' needs a model with a bias: set logit_bias_init_value in its config.")
         super().__init__(
-            model=SupClapForContrastiveTraining(model, build_criterion(args)),
+            model=SupClapForContrastiveTraining(model, build_criterion(args), args.grad_cache_chunk_size),
             args=args,
             processing_class=processing_class,
-            data_collator=data_collator or ContrastiveCollator(processing_class, seed=args.seed),
+            data_collator=data_collator
+            or ContrastiveCollator(processing_class, seed=args.seed, positives=args.positives),
             **kwargs,
         )
         self.can_return_loss = True
+        if args.svr_warmup or args.constraint_warmup:
+            self.add_callback(WeightWarmupCallback(self.model.criterion, args))
         self._sums: dict[str, torch.Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))
         self._steps = 0
 
@@ -134,7 +147,7 @@ class SupClapTrainer(Trainer):
         pool = self._pool_size(len(audio))
         metrics = pooled_retrieval_metrics(audio, text, text_to_audio, pool_size=pool)
         first = text[torch.searchsorted(text_to_audio, torch.arange(len(audio)))]
-        metrics["loss"] = _pool_loss(audio, first, self._clap.get_logit_scale().detach().cpu(), pool)
+        metrics["loss"] = _pool_loss(audio, first, logit_scale(self._clap).detach().cpu(), pool)
         if all(label is not None for label in labels):
             metrics["zero_shot/accuracy"] = self._zero_shot_accuracy(audio, labels)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}

@@ -1,32 +1,45 @@
 """What the Trainer, DDP and FSDP see: a dual encoder together with its objective."""
 
+from functools import partial
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
 
-from modeling_supclap import SupClapModel, SupClapPreTrainedModel
+from modeling_supclap import SupClapPreTrainedModel
+from supclap.dual_encoder import (
+    TEXT_INPUTS,
+    check_dual_encoder,
+    embed_other,
+    embed_text,
+    limit_logit_scale,
+    logit_scale,
+)
 from supclap.losses import SupClapLoss
+from supclap.losses.grad_cache import embed_in_micro_batches
 
 
 CRITERION_WEIGHTS = "_svr_criterion.safetensors"
-TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 class SupClapForContrastiveTraining(SupClapPreTrainedModel):
-    """A [`SupClapModel`] and a [`~supclap.losses.SupClapLoss`] as one module, so that the radius is trained, sharded
+    """A dual encoder and a [`~supclap.losses.SupClapLoss`] as one module, so that the radius is trained, sharded
     and resumed with the model while inference weights never hold it.
 
     Args:
-        clap: The model to train.
+        clap: The model to train: a [`SupClapModel`], or any that `check_dual_encoder` lets pass.
         criterion: The objective.
+        micro_batch_size: Embed so many rows at a time and cache their gradients, see
+            [`~supclap.losses.grad_cache.embed_in_micro_batches`]; the whole batch at once when `None`.
     """
 
     accepts_loss_kwargs = False
     main_input_name = "input_features"
 
-    def __init__(self, clap: SupClapModel, criterion: SupClapLoss):
+    def __init__(self, clap: torch.nn.Module, criterion: SupClapLoss, micro_batch_size: int | None = None):
+        check_dual_encoder(clap)
         super().__init__(clap.config)
+        self.micro_batch_size = micro_batch_size
         self.clap = clap
         self.criterion = criterion
         present = {type(module).__name__ for module in clap.modules()}
@@ -54,15 +67,18 @@ class SupClapForContrastiveTraining(SupClapPreTrainedModel):
         Returns:
             `loss`, and the detached parts and diagnostics of [`~supclap.losses.ContrastiveLossOutput`].
         """
-        with torch.no_grad():  # beyond the clamp the gradient would be zero, and the scale could not come back
-            self.clap.logit_scale.clamp_(max=torch.tensor(self.config.logit_scale_max).log().item())
+        limit_logit_scale(self.clap)
         text = {name: inputs.pop(name) for name in TEXT_INPUTS if name in inputs}
-        text_embeds = self.clap.get_text_features(**text).pooler_output
-        audio_embeds = self.clap.get_audio_features(**inputs).pooler_output
-        output = self.criterion(
-            audio_embeds, text_embeds, self.clap.get_logit_scale(), logit_bias=self.clap.logit_bias, ids=clip_ids
-        )
+        text_embeds = self._embed(embed_text, text)
+        audio_embeds = self._embed(embed_other, inputs)
+        bias = getattr(self.clap, "logit_bias", None)
+        output = self.criterion(audio_embeds, text_embeds, logit_scale(self.clap), logit_bias=bias, ids=clip_ids)
         return {"loss": output.loss, **output.parts, **output.diagnostics}
+
+    def _embed(self, embed, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        if self.micro_batch_size is None or not torch.is_grad_enabled():
+            return embed(self.clap, **inputs)
+        return embed_in_micro_batches(partial(embed, self.clap), inputs, self.micro_batch_size)
 
     def save_pretrained(self, save_directory, state_dict=None, is_main_process: bool = True, **kwargs) -> None:
         """Saves the model as a standard checkpoint and the radius beside it."""
@@ -84,7 +100,7 @@ class SupClapForContrastiveTraining(SupClapPreTrainedModel):
             ValueError: The radius in the folder was trained with another objective or batch size.
         """
         folder = Path(folder)
-        state = SupClapModel.from_pretrained(folder, config=self.clap.config).state_dict()
+        state = type(self.clap).from_pretrained(folder, config=self.clap.config).state_dict()
         self.clap.load_state_dict(state)
         weights = folder / CRITERION_WEIGHTS
         try:

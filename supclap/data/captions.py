@@ -97,6 +97,7 @@ class CaptionedClips(Dataset):
             "audio": waveform,
             "text": caption,
             "group": row.get("group") or row["id"],
+            "label": row.get("label"),
             "draw": int(rng.integers(2**31)),
         }
 
