@@ -10,7 +10,9 @@ from importlib import import_module
 
 
 # name -> (module, what it does in one line)
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "plot-drift": ("supclap.drift_plot", "Draw the drift of several training runs."),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

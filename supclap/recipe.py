@@ -22,7 +22,7 @@ from supclap.training_args import SupClapTrainingArguments
 RECIPE_FILE = "recipe.json"
 # What may change between a killed run and its continuation without changing its losses.
 _FREE_ON_RESUME = {"output_dir", "logging_steps", "save_steps", "save_total_limit", "disable_tqdm", "report_to"}
-_FREE_ON_RESUME |= {"drift_steps", "drift_probe_size"}
+_FREE_ON_RESUME |= {"drift", "drift_steps", "drift_probe_size"}
 
 
 def resolve_model_path(name: str) -> str:

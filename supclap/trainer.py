@@ -12,6 +12,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, ro
 from supclap.callbacks import WeightWarmupCallback
 from supclap.data.collator import ContrastiveCollator
 from supclap.data.sampler import LengthGroupedSampler
+from supclap.drift import DriftCallback
 from supclap.dual_encoder import log_scales, logit_scale
 from supclap.evaluation.embed import embed_audio, embed_texts
 from supclap.evaluation.intervals import metrics_with_intervals
@@ -78,6 +79,8 @@ class SupClapTrainer(Trainer):
         self.can_return_loss = True
         if args.svr_warmup or args.constraint_warmup:
             self.add_callback(WeightWarmupCallback(self.model.criterion, args))
+        if args.drift:
+            self.add_callback(DriftCallback(self.log, args.drift_steps, args.drift_probe_size))
         self._sums: dict[str, torch.Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))
         self._steps = 0
 

@@ -81,10 +81,8 @@ class SupClapTrainingArguments(TrainingArguments):
     perpendicular_push: float = field(
         default=1.0, metadata={"help": "Control (svr null): factor on the part of L_orig's push across a - t."}
     )
-    drift_steps: int = field(
-        default=0,
-        metadata={"help": "Measure the drift every so many steps; never when 0. 100 costs under 3 % of time."},
-    )
+    drift: bool = field(default=False, metadata={"help": "Measure the drift: to the trackers and to drift.jsonl."})
+    drift_steps: int = field(default=100, metadata={"help": "Measure it every so many steps."})
     drift_probe_size: int = field(default=64, metadata={"help": "Held pairs whose realised steps are measured."})
     radius_learning_rate: float | None = field(
         default=None, metadata={"help": "Learning rate of the radius; that of the model when null."}

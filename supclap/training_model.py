@@ -68,12 +68,17 @@ class SupClapForContrastiveTraining(SupClapPreTrainedModel):
             `loss`, and the detached parts and diagnostics of [`~supclap.losses.ContrastiveLossOutput`].
         """
         limit_logit_scale(self.clap)
-        text = {name: inputs.pop(name) for name in TEXT_INPUTS if name in inputs}
-        text_embeds = self._embed(embed_text, text)
-        audio_embeds = self._embed(embed_other, inputs)
+        audio_embeds, text_embeds = self.embed(inputs)
         bias = getattr(self.clap, "logit_bias", None)
         output = self.criterion(audio_embeds, text_embeds, logit_scale(self.clap), logit_bias=bias, ids=clip_ids)
         return {"loss": output.loss, **output.parts, **output.diagnostics}
+
+    def embed(self, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Unit-length embeddings `(batch, dim)` of the audios (or images) and of the texts of a batch."""
+        text = {name: value for name, value in inputs.items() if name in TEXT_INPUTS}
+        other = {name: value for name, value in inputs.items() if name not in TEXT_INPUTS}
+        text_embeds = self._embed(embed_text, text)
+        return self._embed(embed_other, other), text_embeds
 
     def _embed(self, embed, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         if self.micro_batch_size is None or not torch.is_grad_enabled():
