@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None) -> dict:
     rate = processor.feature_extractor.sampling_rate
     train_data = recipe.build_training_data(splits["train"], data_args, training_args.seed, rate)
     recipe.check_batch_size(train_data, training_args)
-    collator = recipe.build_collator(processor, data_args, training_args.seed)
+    collator = recipe.build_collator(processor, data_args, training_args.seed, training_args.positives)
     evaluation = {
         split: recipe.build_evaluation_data(splits[split], getattr(data_args, f"{split}_scenes"), rate)
         for split in ("validation", "test")

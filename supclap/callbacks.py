@@ -105,3 +105,24 @@ class TrainingCurvesCallback(TrainerCallback):
                 logger.warning(f"{CURVES} could not be written: {error}")
 
     on_train_end = on_save
+
+
+class WeightWarmupCallback(TrainerCallback):
+    """Raises the weights of L_svr and L_cons linearly from 0 in the first steps; a function of the step alone.
+
+    Args:
+        criterion: The objective, a `SupClapLoss`.
+        args: The training arguments, with both weights and the share of the steps in which each rises.
+    """
+
+    def __init__(self, criterion, args):
+        self.criterion = criterion
+        self.schedules = {
+            "alpha": (args.svr_weight, args.svr_warmup),
+            "beta": (args.constraint_weight, args.constraint_warmup),
+        }
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        for name, (weight, share) in self.schedules.items():
+            rising = share * state.max_steps
+            setattr(self.criterion, name, weight * min(1.0, (state.global_step + 1) / rising) if rising else weight)

@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "supclap.conversion.convert",
         "Convert a published checkpoint (CED, SONAR, ML-CLAP, LAION-CLAP) to a folder.",
     ),
+    "plot-drift": ("supclap.drift_plot", "Draw the drift of several training runs."),
 }
 
 

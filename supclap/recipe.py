@@ -31,6 +31,9 @@ _FREE_ON_RESUME = {
     "hub_strategy",
     "dataloader_pin_memory",
     "skip_nonfinite_steps",
+    "drift",
+    "drift_steps",
+    "drift_probe_size",
 }
 
 
@@ -132,9 +135,11 @@ def build_evaluation_data(rows: list[dict], scenes: dict | None, sampling_rate: 
     return rows if scenes is None else SceneMixer(rows, sampling_rate=sampling_rate, distinct=True, **scenes)
 
 
-def build_collator(processor: SupClapProcessor, args: DataArguments, seed: int) -> ContrastiveCollator:
+def build_collator(
+    processor: SupClapProcessor, args: DataArguments, seed: int, positives: str = "clip"
+) -> ContrastiveCollator:
     augment = SpectrogramAugment(**args.spectrogram_augment) if args.spectrogram_augment else None
-    return ContrastiveCollator(processor, augment, seed)
+    return ContrastiveCollator(processor, augment, seed, positives)
 
 
 def fit_input_statistics(

@@ -19,12 +19,14 @@ from transformers.trainer_utils import (
 )
 from transformers.utils import logging
 
-from supclap.callbacks import EpochCallback
+from supclap.callbacks import EpochCallback, WeightWarmupCallback
 from supclap.data.collator import ContrastiveCollator
 from supclap.data.manifest import save_manifest
 from supclap.data.mixing import SceneMixer
 from supclap.data.sampler import LengthGroupedSampler
 from supclap.data.streaming import StreamedClips
+from supclap.drift import DriftCallback
+from supclap.dual_encoder import log_scales, logit_scale
 from supclap.ema import WeightAverage
 from supclap.evaluation.embed import embed_audio, embed_texts
 from supclap.evaluation.intervals import metrics_with_intervals
@@ -59,7 +61,13 @@ def build_criterion(args: SupClapTrainingArguments) -> SupClapLoss:
         alpha=args.svr_weight,
         beta=args.constraint_weight,
         radius_init=args.radius_init,
+        radius_range=args.radius_range,
         clamp_radius=args.clamp_radius,
+        on_batch_mismatch=args.on_batch_mismatch,
+        detach_direction=args.detach_direction,
+        pull_weight=args.pull_weight,
+        perpendicular_push=args.perpendicular_push,
+        chunk_size=args.loss_chunk_size,
     )
 
 
@@ -77,10 +85,11 @@ class _Embedder(torch.nn.Module):
 
 
 class SupClapTrainer(Trainer):
-    """Trains a [`SupClapModel`] with support vector regularisation and evaluates it by retrieval.
+    """Trains a dual encoder with support vector regularisation and evaluates it by retrieval.
 
     Args:
-        model: The dual encoder.
+        model: A [`SupClapModel`]; or a `ClapModel`, `CLIPModel` or the like, with a `data_collator` of your own that
+            returns its inputs, and without evaluation in training.
         args: Training arguments, which also describe the objective.
         train_dataset: [`~supclap.data.captions.CaptionedClips`].
         eval_dataset: Rows with all their captions, e.g. a list or a `datasets.Dataset` in the row format.
@@ -95,14 +104,16 @@ class SupClapTrainer(Trainer):
     def __init__(self, model=None, args=None, processing_class=None, data_collator=None, manifest=None, **kwargs):
         self.manifest = manifest
         if args.freeze_temperature:
-            model.logit_scale.requires_grad_(False)
-        if args.objective == "siglip" and model.logit_bias is None:
+            for value in log_scales(model):
+                value.requires_grad_(False)
+        if args.objective == "siglip" and getattr(model, "logit_bias", None) is None:
             raise ValueError("objective 'siglip' needs a model with a bias: set logit_bias_init_value in its config.")
         super().__init__(
-            model=SupClapForContrastiveTraining(model, build_criterion(args)),
+            model=SupClapForContrastiveTraining(model, build_criterion(args), args.grad_cache_chunk_size),
             args=args,
             processing_class=processing_class,
-            data_collator=data_collator or ContrastiveCollator(processing_class, seed=args.seed),
+            data_collator=data_collator
+            or ContrastiveCollator(processing_class, seed=args.seed, positives=args.positives),
             **kwargs,
         )
         self.can_return_loss = True
@@ -115,6 +126,10 @@ class SupClapTrainer(Trainer):
                 )
             self._ema = WeightAverage(self.model, args.ema_decay)
             self.add_callback(self._ema)
+        if args.svr_warmup or args.constraint_warmup:
+            self.add_callback(WeightWarmupCallback(self.model.criterion, args))
+        if args.drift:
+            self.add_callback(DriftCallback(self.log, args.drift_steps, args.drift_probe_size))
         self._sums: dict[str, torch.Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))
         self._steps = 0
         self._micro_batches: list[tuple[list[str], dict[str, torch.Tensor]]] = []  # of the step in progress
@@ -259,7 +274,7 @@ class SupClapTrainer(Trainer):
         pool = self._pool_size(len(audio))
         metrics = pooled_retrieval_metrics(audio, text, text_to_audio, pool_size=pool)
         first = text[torch.searchsorted(text_to_audio, torch.arange(len(audio)))]
-        metrics["loss"] = _pool_loss(audio, first, self._clap.get_logit_scale().detach().cpu(), pool)
+        metrics["loss"] = _pool_loss(audio, first, logit_scale(self._clap).detach().cpu(), pool)
         labels = [row["label"] for row in rows]
         if None not in labels and len(set(labels)) > 1:
             metrics["zero_shot/accuracy"] = self._zero_shot_accuracy(audio, labels)

@@ -12,6 +12,8 @@ CHOICES = {
     "svr_direction": ("bi", "uni"),
     "radius_predictor": ("similarities", "summary"),
     "choose_checkpoint_on": ("validation", "test"),
+    "on_batch_mismatch": ("error", "pad"),
+    "positives": ("clip", "label"),
 }
 
 
@@ -47,6 +49,42 @@ class SupClapTrainingArguments(TrainingArguments):
     clamp_radius: bool = field(
         default=False, metadata={"help": "Use min(R, distance of the pair), so that the push is never reversed."}
     )
+    radius_range: list[float] | None = field(
+        default=None, metadata={"help": "Smallest and largest static radius; no limits when null."}
+    )
+    on_batch_mismatch: str = field(
+        default="error",
+        metadata={"help": "What radius_predictor similarities does with another number of pairs: error or pad."},
+    )
+    svr_warmup: float = field(
+        default=0.0, metadata={"help": "Share of the steps in which the weight of L_svr rises linearly from 0."}
+    )
+    constraint_warmup: float = field(
+        default=0.0, metadata={"help": "Share of the steps in which the weight of L_cons rises linearly from 0."}
+    )
+    positives: str = field(
+        default="clip",
+        metadata={"help": "Pairs that are no negatives of each other: of the same clip, or of the same label too."},
+    )
+    loss_chunk_size: int | None = field(
+        default=None, metadata={"help": "Rows of the loss at a time, for memory linear in the batch; all when null."}
+    )
+    grad_cache_chunk_size: int | None = field(
+        default=None,
+        metadata={"help": "Embed so many pairs at a time, so that a batch of thousands fits; all when null."},
+    )
+    detach_direction: bool = field(
+        default=False, metadata={"help": "Control: hold the direction of the support vectors constant."}
+    )
+    pull_weight: float = field(
+        default=1.0, metadata={"help": "Control (svr null): factor on the pull of L_orig's positives."}
+    )
+    perpendicular_push: float = field(
+        default=1.0, metadata={"help": "Control (svr null): factor on the part of L_orig's push across a - t."}
+    )
+    drift: bool = field(default=False, metadata={"help": "Measure the drift: to the trackers and to drift.jsonl."})
+    drift_steps: int = field(default=100, metadata={"help": "Measure it every so many steps."})
+    drift_probe_size: int = field(default=64, metadata={"help": "Held pairs whose realised steps are measured."})
     radius_learning_rate: float | None = field(
         default=None, metadata={"help": "Learning rate of the radius; that of the model when null."}
     )
@@ -106,6 +144,9 @@ class SupClapTrainingArguments(TrainingArguments):
                 raise ValueError(f"{name} must be one of {', '.join(map(str, allowed))}, got {value!r}.")
         if self.dataloader_persistent_workers:
             raise ValueError("dataloader_persistent_workers would repeat the captions and crops of the first epoch.")
+        for name in ("svr_warmup", "constraint_warmup"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is a share of the steps, from 0 to 1; got {getattr(self, name)}.")
         if self.bf16 == "auto":
             self.bf16 = computes_in_bfloat16(self.use_cpu)
             # the Trainer takes bf16 without an accelerator only when told that the CPU is meant

@@ -1,5 +1,6 @@
 """What the Trainer, DDP and FSDP see: a dual encoder together with its objective."""
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -7,13 +8,21 @@ from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.tensor import DTensor
 
-from modeling_supclap import SupClapModel, SupClapPreTrainedModel
+from modeling_supclap import SupClapPreTrainedModel
+from supclap.dual_encoder import (
+    TEXT_INPUTS,
+    check_dual_encoder,
+    embed_other,
+    embed_text,
+    limit_logit_scale,
+    logit_scale,
+)
 from supclap.losses import SupClapLoss
+from supclap.losses.grad_cache import embed_in_micro_batches
 from supclap.text_cache import FrozenTextCache
 
 
 CRITERION_WEIGHTS = "_svr_criterion.safetensors"
-TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def mean_cosine(embeds: torch.Tensor) -> torch.Tensor:
@@ -23,20 +32,30 @@ def mean_cosine(embeds: torch.Tensor) -> torch.Tensor:
     return (embeds.sum(0).square().sum() - embeds.square().sum()) / pairs
 
 
+def _split(inputs: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Inputs of the text tower, and those of the other one."""
+    text = {name: value for name, value in inputs.items() if name in TEXT_INPUTS}
+    return text, {name: value for name, value in inputs.items() if name not in TEXT_INPUTS}
+
+
 class SupClapForContrastiveTraining(SupClapPreTrainedModel):
-    """A [`SupClapModel`] and a [`~supclap.losses.SupClapLoss`] as one module, so that the radius is trained, sharded
+    """A dual encoder and a [`~supclap.losses.SupClapLoss`] as one module, so that the radius is trained, sharded
     and resumed with the model while inference weights never hold it.
 
     Args:
-        clap: The model to train.
+        clap: The model to train: a [`SupClapModel`], or any that `check_dual_encoder` lets pass.
         criterion: The objective.
+        micro_batch_size: Embed so many rows at a time and cache their gradients, see
+            [`~supclap.losses.grad_cache.embed_in_micro_batches`]; the whole batch at once when `None`.
     """
 
     accepts_loss_kwargs = False
     main_input_name = "input_features"
 
-    def __init__(self, clap: SupClapModel, criterion: SupClapLoss):
+    def __init__(self, clap: torch.nn.Module, criterion: SupClapLoss, micro_batch_size: int | None = None):
+        check_dual_encoder(clap)
         super().__init__(clap.config)
+        self.micro_batch_size = micro_batch_size
         self.clap = clap
         self.criterion = criterion
         # unit length holds by construction, and what to do about NaN is for the Trainer to decide, also in the first step
@@ -73,23 +92,28 @@ class SupClapForContrastiveTraining(SupClapPreTrainedModel):
             `loss`, the detached parts and diagnostics of [`~supclap.losses.ContrastiveLossOutput`], and `audio_cosine`
             and `text_cosine`, the mean cosine between different rows of this rank: near 1 in a collapsed tower.
         """
-        text = {name: inputs.pop(name) for name in TEXT_INPUTS if name in inputs}
+        text, other = _split(inputs)
         if not text:
-            return self.clap.get_audio_features(**inputs).pooler_output
-        if not inputs:
-            return self.clap.get_text_features(**text).pooler_output
-        with torch.no_grad():  # beyond the clamp the gradient would be zero, and the scale could not come back
-            self.clap.logit_scale.clamp_(max=torch.tensor(self.config.logit_scale_max).log().item())
-        if self.text_cache is not None:
-            text_embeds = self.text_cache.embed(text)
-        else:
-            text_embeds = self.clap.get_text_features(**text).pooler_output
-        audio_embeds = self.clap.get_audio_features(**inputs).pooler_output
-        output = self.criterion(
-            audio_embeds, text_embeds, self.clap.get_logit_scale(), logit_bias=self.clap.logit_bias, ids=clip_ids
-        )
+            return embed_other(self.clap, **other)
+        if not other:
+            return embed_text(self.clap, **text)
+        limit_logit_scale(self.clap)
+        audio_embeds, text_embeds = self.embed(inputs)
+        bias = getattr(self.clap, "logit_bias", None)
+        output = self.criterion(audio_embeds, text_embeds, logit_scale(self.clap), logit_bias=bias, ids=clip_ids)
         cosines = {"audio_cosine": mean_cosine(audio_embeds), "text_cosine": mean_cosine(text_embeds)}
         return {"loss": output.loss, **output.parts, **output.diagnostics, **cosines}
+
+    def embed(self, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Unit-length embeddings `(batch, dim)` of the audios (or images) and of the texts of a batch."""
+        text, other = _split(inputs)
+        text_embeds = self._embed(embed_text, text) if self.text_cache is None else self.text_cache.embed(text)
+        return self._embed(embed_other, other), text_embeds
+
+    def _embed(self, embed, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        if self.micro_batch_size is None or not torch.is_grad_enabled():
+            return embed(self.clap, **inputs)
+        return embed_in_micro_batches(partial(embed, self.clap), inputs, self.micro_batch_size)
 
     def save_pretrained(self, save_directory, state_dict=None, is_main_process: bool = True, **kwargs) -> None:
         """Saves the model as a standard checkpoint and the radius beside it."""
@@ -111,7 +135,7 @@ class SupClapForContrastiveTraining(SupClapPreTrainedModel):
             ValueError: The radius in the folder was trained with another objective or batch size.
         """
         folder = Path(folder)
-        weights = SupClapModel.from_pretrained(folder, config=self.clap.config).state_dict()
+        weights = type(self.clap).from_pretrained(folder, config=self.clap.config).state_dict()
         state = {f"clap.{name}": value for name, value in weights.items()}
         criterion = folder / CRITERION_WEIGHTS
         if criterion.exists():

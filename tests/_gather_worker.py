@@ -1,4 +1,4 @@
-"""Cases of the gather test, and one rank of it: `python _gather_worker.py RANK FOLDER`, world size 2, gloo over a file.
+"""Cases of the gather test, and one rank of it: `python _gather_worker.py RANK RANKS FOLDER`, as many ranks as there are sizes, gloo over a file.
 
 `run_case` without a process group is the single process with the full batch.
 """
@@ -15,12 +15,12 @@ from supclap.losses import SupClapLoss
 
 
 N, INPUTS, DIM = 8, 5, 6
-EVEN, UNEVEN = (4, 4), (3, 5)
-IDS = [0, 1, 2, 3, 1, 4, 3, 5]  # clips 1 and 3 occur on both ranks under either split
+SIZES = {"2-even": (4, 4), "2-uneven": (3, 5), "4-even": (2, 2, 2, 2), "4-uneven": (3, 1, 2, 2)}
+IDS = [0, 1, 2, 3, 1, 4, 3, 5]  # clips 1 and 3 occur on two ranks under every split
 
 # name: (rows of each rank, options of the criterion, ids given)
 CASES = {
-    f"{objective}-{name}-{'even' if sizes == EVEN else 'uneven'}": (sizes, {"objective": objective, **options}, ids)
+    f"{objective}-{name}-{split}": (sizes, {"objective": objective, **options}, ids)
     for objective in ("infonce", "siglip")
     for name, options, ids in (
         ("plain", {"svr": None}, False),
@@ -29,9 +29,11 @@ CASES = {
         ("summary-uni", {"svr": "dynamic", "radius_predictor": "summary", "svr_direction": "uni"}, False),
         ("static", {"svr": "static"}, False),
         ("text_support", {"svr": "dynamic", "batch_size": N, "bi_mode": "text_support"}, True),
+        ("chunked", {"svr": "dynamic", "batch_size": N, "chunk_size": 2}, True),
+        ("text_support-chunked", {"svr": "static", "bi_mode": "text_support", "chunk_size": 2}, False),
     )
-    for sizes in (EVEN, UNEVEN)
-    if not (objective == "siglip" and name == "text_support")
+    for split, sizes in SIZES.items()
+    if not (objective == "siglip" and name.startswith("text_support"))
 }
 
 
@@ -74,7 +76,8 @@ def run_case(name):
 
 
 if __name__ == "__main__":
-    rank, folder = int(sys.argv[1]), Path(sys.argv[2])
-    dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=2)
-    torch.save({name: run_case(name) for name in CASES}, folder / f"{rank}.pt")
+    rank, ranks, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=ranks)
+    cases = [name for name, (sizes, *_) in CASES.items() if len(sizes) == ranks]
+    torch.save({name: run_case(name) for name in cases}, folder / f"{rank}.pt")
     dist.destroy_process_group()

@@ -143,10 +143,17 @@ def test_non_square_logits_without_positives_are_refused():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"audio_embeds": unit(5, 5)}, r"\(5, 5\) and \(6, 5\)"),
+        ({"text_embeds": unit(5, 5)}, "6 clips .* 5 texts .* draw one caption for each clip"),
+        ({"audio_embeds": unit(6, 4)}, r"\(6, 4\) and \(6, 5\)"),
+        ({"audio_embeds": unit(1, 5), "text_embeds": unit(1, 5)}, "no negatives .* larger batch"),
+        (
+            {"text_embeds": unit(6, 5).float()},
+            "audio_embeds are torch.float64 and text_embeds torch.float32: .* convert",
+        ),
         ({"audio_embeds": unit(0, 5), "text_embeds": unit(0, 5)}, "B >= 1"),
         ({"audio_embeds": 2 * unit(6, 5)}, "audio_embeds must have unit length"),
-        ({"text_embeds": unit(6, 5) * torch.nan}, "text_embeds must have unit length"),
+        ({"text_embeds": unit(6, 5) * torch.nan}, "text_embeds hold NaN or infinite values: look"),
+        ({"audio_embeds": unit(6, 5) * torch.inf}, "audio_embeds hold NaN or infinite"),
         ({"ids": torch.arange(5)}, "ids must be 6 integers"),
         ({"ids": torch.arange(6.0)}, "ids must be 6 integers"),
         ({"logit_bias": -10.0}, "logit_bias has no effect"),
@@ -169,6 +176,13 @@ def test_bad_input_is_named(arguments, message):
         ({"radius_predictor": "mlp"}, "radius_predictor must be one of"),
         ({"on_batch_mismatch": "drop"}, "on_batch_mismatch must be one of"),
         ({"svr": "dynamic"}, "needs batch_size"),
+        ({"svr": "static", "alpha": -1.0}, "alpha weighs a loss and must be at least 0, got -1.0"),
+        ({"svr": "static", "beta": -0.01}, "beta weighs a loss"),
+        ({"svr": "static", "alpha": math.nan}, "alpha weighs a loss"),
+        ({"svr": None, "chunk_size": 0}, "chunk_size must be at least 1"),
+        ({"svr": "static", "pull_weight": 2.0}, "controls of the plain loss"),
+        ({"svr": None, "chunk_size": 4, "perpendicular_push": 0.5}, "controls of the plain loss"),
+        ({"svr": None, "radius_range": (0, 1)}, "radius_range is for svr='static'"),
         ({"objective": "siglip", "svr": "static", "bi_mode": "text_support"}, "choose that, or bi_mode='symmetric'"),
     ],
 )

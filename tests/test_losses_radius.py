@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from supclap.losses import SimilarityRadius, SummaryRadius, SupClapLoss, positive_first
+from supclap.losses import SimilarityRadius, StaticRadius, SummaryRadius, SupClapLoss, positive_first
 
 
 def unit(*shape, seed=0):
@@ -130,6 +130,7 @@ def test_summary_is_independent_of_the_batch_order():
 def test_criterion_with_summary_takes_every_batch_size(size):
     loss = SupClapLoss(radius_predictor="summary").double()
     awake(loss.radius[0])
+    loss(unit(4, 6, seed=1), unit(4, 6, seed=2), 10.0)  # a batch of one pair is refused as the first one only
     output = loss(unit(size, 6, seed=1).requires_grad_(), unit(size, 6, seed=2), 10.0)
     output.loss.backward()
     assert output.loss.isfinite()
@@ -143,12 +144,33 @@ def test_criterion_refuses_a_last_partial_batch_without_a_policy():
         loss(unit(5, 6, seed=1), unit(5, 6, seed=2), 10.0)
 
 
-@pytest.mark.parametrize("size", [1, 5, 12])
+@pytest.mark.parametrize("size", [2, 5, 12])
 def test_criterion_with_padding_differs_from_the_exact_predictor_in_the_radius_only(size):
     loss = SupClapLoss(batch_size=8, on_batch_mismatch="pad", radius_init=0.25)
     output = loss(unit(size, 6, seed=1), unit(size, 6, seed=2), 10.0)
     exact = SupClapLoss(batch_size=size, radius_init=0.25)(unit(size, 6, seed=1), unit(size, 6, seed=2), 10.0)
     assert output.loss == exact.loss
+
+
+def test_a_last_batch_of_one_pair_is_let_through_by_padding():
+    loss = SupClapLoss(batch_size=8, on_batch_mismatch="pad")
+    loss(unit(8, 6, seed=1), unit(8, 6, seed=2), 10.0)
+    assert loss(unit(1, 6, seed=1), unit(1, 6, seed=2), 10.0).loss == 0
+
+
+@pytest.mark.parametrize("init", [-0.5, 2.0])
+def test_static_radius_comes_back_into_its_range(init):
+    radius = StaticRadius(0.5, radius_range=(0.0, 1.0))
+    with torch.no_grad():
+        radius.value.fill_(init)
+    assert radius(unit(3, 6, seed=1)).tolist() == [min(max(init, 0.0), 1.0)] * 3
+    radius(unit(3, 6, seed=1)).sum().backward()
+    assert radius.value.grad.item() == 3  # at the border it still learns
+
+
+def test_radius_outside_of_its_range_at_the_start_is_refused():
+    with pytest.raises(ValueError, match=r"radius_init 0.1 must lie in radius_range \(0.2, 1.0\)"):
+        SupClapLoss(svr="static", radius_range=(0.2, 1.0))
 
 
 def test_radius_does_not_see_the_bias_of_siglip():

@@ -142,6 +142,7 @@ class CaptionedClips(Dataset):
             "language": caption_languages(row)[caption],
             "id": row["id"],
             "group": row.get("group") or row["id"],
+            "label": row.get("label"),
             "draw": int(rng.integers(2**31)),
         }
 

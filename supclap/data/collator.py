@@ -1,6 +1,7 @@
 """Samples to a padded batch."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -17,11 +18,13 @@ class ContrastiveCollator:
         processor: A `SupClapProcessor`, or any processor called with `audio=`, `text=` and `sampling_rate=`.
         spectrogram_augment: Changes the features of training batches.
         seed: Seed of that change; each batch draws from its seed and its samples, so that a resumed run repeats it.
+        positives: Pairs that are no negatives of each other: those of a `clip` (one group of rows), or of a `label`.
     """
 
     processor: object
     spectrogram_augment: SpectrogramAugment | None = None
     seed: int = 0
+    positives: Literal["clip", "label"] = "clip"
 
     def __call__(self, samples: list[dict]) -> dict[str, torch.Tensor | list[str]]:
         rate = self.processor.feature_extractor.sampling_rate
@@ -43,5 +46,8 @@ class ContrastiveCollator:
                 batch["input_features"], batch["input_features_mask"], generator
             )
         batch["ids"] = [sample.get("id") for sample in samples]  # to name the clips of a batch that fails
-        batch["clip_ids"] = same_clip_ids([sample["group"] for sample in samples])
+        key = "group" if self.positives == "clip" else "label"
+        if any(sample.get(key) is None for sample in samples):
+            raise ValueError("positives 'label' needs a label in every training row: set label_column, or use 'clip'.")
+        batch["clip_ids"] = same_clip_ids([sample[key] for sample in samples])
         return batch

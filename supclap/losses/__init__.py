@@ -1,5 +1,6 @@
 """Losses for the embeddings of any dual encoder: `SupClapLoss` and the functions it is made of."""
 
+from supclap.losses.chunked import chunked_info_nce, chunked_siglip
 from supclap.losses.contrastive import info_nce, siglip, similarity_logits
 from supclap.losses.criterion import ContrastiveLossOutput, SupClapLoss
 from supclap.losses.distributed import gather_columns, gather_rows
@@ -13,6 +14,8 @@ __all__ = [
     "StaticRadius",
     "SummaryRadius",
     "SupClapLoss",
+    "chunked_info_nce",
+    "chunked_siglip",
     "gather_columns",
     "gather_rows",
     "info_nce",

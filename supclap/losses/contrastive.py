@@ -22,7 +22,7 @@ def info_nce(logits: Tensor, positives: Tensor | None = None, exclude: Tensor | 
 
     Args:
         logits: (B, N), one row per anchor.
-        positives: (B, N) bool, at least one per row; the diagonal when omitted.
+        positives: (B, N) bool, at least one per row, or (B,) int64, the column of the only one; the diagonal when omitted.
         exclude: (B, N) bool, columns that are neither positive nor in the denominator.
 
     Returns:
@@ -31,7 +31,11 @@ def info_nce(logits: Tensor, positives: Tensor | None = None, exclude: Tensor | 
     positives = _diagonal(logits) if positives is None else positives
     if exclude is not None:
         logits = logits.masked_fill(exclude, -torch.inf)
-    log_probability = full_precision(logits).log_softmax(dim=-1)
+    logits = full_precision(logits)
+    # A transposed matrix is normalised in its own layout: torch would copy it.
+    log_probability = logits.log_softmax(-1) if logits.is_contiguous() else logits.T.log_softmax(0).T
+    if positives.ndim == 1:
+        return -log_probability.gather(1, positives[:, None]).mean()
     return -(log_probability.masked_fill(~positives, 0).sum(-1) / positives.sum(-1)).mean()
 
 
@@ -40,7 +44,8 @@ def siglip(logits: Tensor, positives: Tensor | None = None, logit_bias: Tensor |
 
     Args:
         logits: (B, N), one row per anchor, without bias.
-        positives: (B, N) bool, the pairs with label y = +1, all others have -1; the diagonal when omitted.
+        positives: (B, N) bool, the pairs with label y = +1, all others have -1, or (B,) int64, the column of the only
+            one; the diagonal when omitted.
         logit_bias: `b`, zero when omitted.
 
     Returns:
@@ -50,10 +55,17 @@ def siglip(logits: Tensor, positives: Tensor | None = None, logit_bias: Tensor |
     logits = full_precision(logits)
     if logit_bias is not None:
         logits = logits + as_scalar(logit_bias, logits, "logit_bias")
-    return -F.logsigmoid(torch.where(positives, logits, -logits)).sum(-1).mean()
+    return -F.logsigmoid(torch.where(as_mask(positives, logits), logits, -logits)).sum(-1).mean()
+
+
+def as_mask(positives: Tensor, logits: Tensor) -> Tensor:
+    """Positives as (B, N) bool, from that or from the column of the only one (B,)."""
+    if positives.ndim == 2:
+        return positives
+    return positives[:, None] == torch.arange(logits.shape[1], device=logits.device)
 
 
 def _diagonal(logits: Tensor) -> Tensor:
     if logits.shape[0] != logits.shape[1]:
         raise ValueError(f"logits of shape {tuple(logits.shape)} have no diagonal: pass `positives` of that shape.")
-    return torch.eye(len(logits), dtype=torch.bool, device=logits.device)
+    return torch.arange(len(logits), device=logits.device)

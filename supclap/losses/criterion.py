@@ -1,13 +1,19 @@
 """The training objective of SupCLAP for the embeddings of any dual encoder."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from supclap.losses.chunked import chunked_info_nce, chunked_siglip
 from supclap.losses.contrastive import info_nce, siglip, similarity_logits
+from supclap.losses.controls import scale_gradient, scale_perpendicular_gradient
 from supclap.losses.distributed import Columns, gather_columns, gather_rows
 from supclap.losses.precision import as_scalar, full_precision
 from supclap.losses.radius import SimilarityRadius, StaticRadius, SummaryRadius, positive_first
@@ -24,11 +30,16 @@ class ContrastiveLossOutput:
         diagnostics: Detached scalars: `pair_distance` (mean ||a - t||), `logit_scale`, `temperature`; with SVR also
             `radius` (mean R), `radius_out_of_range` (share of R outside [0, ||a - t||]) and `contraction` (mean factor
             1 - R/||a - t|| on the perpendicular push), over all directions in use.
+        distance: (B,) detached, ||a - t|| of the pairs of this rank.
+        radii: (directions, B) detached, the radii that their support vectors were built with, texts first; None
+            without SVR.
     """
 
     loss: Tensor
     parts: dict[str, Tensor]
     diagnostics: dict[str, Tensor]
+    distance: Tensor
+    radii: Tensor | None = None
 
 
 class SupClapLoss(nn.Module):
@@ -52,10 +63,16 @@ class SupClapLoss(nn.Module):
         alpha: Weight of L_svr.
         beta: Weight of L_cons.
         radius_init: Radius at the start.
+        radius_range: See `StaticRadius`.
         share_radius: One radius for both directions of "symmetric", instead of one each.
         sort_negatives, on_batch_mismatch: See `SimilarityRadius`.
         clamp_radius: Build support vectors with `min(R, ||a - t||)`, so that the perpendicular push is never reversed.
-        normalize_support, detach_positive: See `support_vectors`.
+        normalize_support, detach_positive, detach_direction: See `support_vectors`.
+        pull_weight: Factor on the gradient of the positive logits of L_orig, and
+        perpendicular_push: Factor on the part across a - t of what L_orig's other logits send to each embedding. Two
+            controls, for `svr=None`; values stay as they are.
+        chunk_size: Take so many rows at a time, with memory linear in the batch in place of its square; the same values
+            and gradients, which can be differentiated once. None takes all rows at once.
         gather: Contrast with all ranks of an initialised `torch.distributed`.
 
     Raises:
@@ -73,12 +90,17 @@ class SupClapLoss(nn.Module):
         alpha: float = 1.0,
         beta: float = 0.01,
         radius_init: float = 0.1,
+        radius_range: tuple[float, float] | None = None,
         share_radius: bool = True,
         sort_negatives: bool = False,
         on_batch_mismatch: Literal["error", "pad"] = "error",
         clamp_radius: bool = False,
         normalize_support: bool = False,
         detach_positive: bool = False,
+        detach_direction: bool = False,
+        pull_weight: float = 1.0,
+        perpendicular_push: float = 1.0,
+        chunk_size: int | None = None,
         gather: bool = True,
     ):
         super().__init__()
@@ -96,8 +118,26 @@ class SupClapLoss(nn.Module):
         self.symmetric = svr_direction == "bi" and bi_mode == "symmetric"
         self.text_support = svr_direction == "bi" and bi_mode == "text_support"
         self.clamp_radius = clamp_radius
-        self.support_options = {"detach_positive": detach_positive, "normalize": normalize_support}
-        self._checked_unit_length = False
+        self.support_options = {
+            "detach_positive": detach_positive,
+            "detach_direction": detach_direction,
+            "normalize": normalize_support,
+        }
+        self.pull_weight, self.perpendicular_push, self.chunk_size = pull_weight, perpendicular_push, chunk_size
+        self.controlled = pull_weight != 1 or perpendicular_push != 1
+        self._checked = False
+        for name, value in (("alpha", alpha), ("beta", beta)):
+            if not value >= 0:
+                raise ValueError(f"{name} weighs a loss and must be at least 0, got {value}; 0 turns the term off.")
+        if chunk_size is not None and chunk_size < 1:
+            raise ValueError(f"chunk_size must be at least 1 row, got {chunk_size}; None takes all rows at once.")
+        if self.controlled and (svr or chunk_size):
+            raise ValueError(
+                "pull_weight and perpendicular_push are controls of the plain loss: set svr=None and chunk_size=None, or "
+                "leave them at 1."
+            )
+        if radius_range is not None and svr != "static":
+            raise ValueError("radius_range is for svr='static'; a dynamic radius is held by beta and clamp_radius.")
         if svr and objective == "siglip" and self.text_support:
             raise ValueError(
                 "Under SigLIP one matrix covers both directions, so bi_mode='text_support' would be "
@@ -111,7 +151,7 @@ class SupClapLoss(nn.Module):
 
         def build_radius() -> nn.Module:
             if svr == "static":
-                return StaticRadius(radius_init)
+                return StaticRadius(radius_init, radius_range)
             if radius_predictor == "summary":
                 return SummaryRadius(radius_init=radius_init)
             return SimilarityRadius(
@@ -146,45 +186,72 @@ class SupClapLoss(nn.Module):
                 denominator (InfoNCE) or has label +1 (SigLIP), radius predictors leave them out.
 
         Raises:
-            ValueError: Wrong shapes, embeddings not of unit length (checked in the first call only, since it waits for
-                the device), a bias under InfoNCE, or a batch that does not fit the radius predictor.
+            ValueError: Wrong shapes or dtypes, embeddings that are not finite or not of unit length, a batch of one pair
+                (these three in the first call only, since they wait for the device), a bias under InfoNCE, or a batch
+                that does not fit the radius predictor.
         """
         self._check(audio_embeds, text_embeds, logit_bias, ids)
         audio, text = full_precision(audio_embeds), full_precision(text_embeds)
         scale = as_scalar(logit_scale, audio, "logit_scale")
+        difference = (audio - text).detach()
+        distance = torch.linalg.vector_norm(difference, dim=-1)
+        positive_logits = None
+        if self.controlled:
+            positive_logits = scale_gradient(scale * (text * audio).sum(-1), self.pull_weight)
+            direction = difference / distance.clamp_min(EPS)[:, None]
+            audio, text = (
+                scale_perpendicular_gradient(embeds, direction, self.perpendicular_push) for embeds in (audio, text)
+            )
         columns = gather_columns(audio, text, None if ids is None else ids.to(audio.device), self.gather)
+        self._check_number(len(columns.audio))
 
-        def audio_rows(text_rows: Tensor, texts: Tensor) -> Tensor:
-            # The transpose is the other direction only where this rank holds all rows.
-            return text_rows.T if columns.sizes is None else similarity_logits(audio, texts, scale)
+        def matrix(queries: Tensor, keys: Tensor, transposed: Tensor | None = None) -> Tensor | None:
+            """Logits of rows against columns, from those of the other direction where this rank holds all rows."""
+            if self.chunk_size is not None:
+                return None
+            if transposed is not None and columns.sizes is None:
+                return transposed.T
+            logits = similarity_logits(queries, keys, scale)
+            if positive_logits is not None:
+                logits = logits.scatter(1, columns.own[:, None], positive_logits[:, None])
+            return logits
 
-        text_logits, audio_logits = similarity_logits(text, columns.audio, scale), None
+        def contrast(queries: Tensor, keys: Tensor, logits: Tensor | None, masks: Callable) -> Tensor:
+            if self.objective == "siglip":
+                if logits is None:
+                    return chunked_siglip(queries, keys, scale, masks, self.chunk_size, logit_bias)
+                return siglip(logits, masks()[0], logit_bias)
+            if logits is None:
+                return chunked_info_nce(queries, keys, scale, masks, self.chunk_size)
+            return info_nce(logits, *masks())
+
+        plain = partial(_masks, columns)
+        support_masks = partial(_masks, columns, leave_out=self.objective == "infonce")
+        text_logits, audio_logits = matrix(text, columns.audio), None
+        contrastive = contrast(text, columns.audio, text_logits, plain)
         if self.objective == "infonce" or (self.svr == "dynamic" and self.symmetric):
-            audio_logits = audio_rows(text_logits, columns.text)
-        if self.objective == "siglip":
-            contrastive = siglip(text_logits, columns.positives, logit_bias)
-        else:
-            contrastive = info_nce(text_logits, columns.positives) + info_nce(audio_logits, columns.positives)
+            audio_logits = matrix(audio, columns.text, text_logits)
+        if self.objective == "infonce":
+            contrastive = contrastive + contrast(audio, columns.text, audio_logits, plain)
 
-        distance = torch.linalg.vector_norm((audio - text).detach(), dim=-1)
         svr = constraint = contrastive.new_zeros(())
         radii = []
         sides = [(text, audio, columns.audio, text_logits), (audio, text, columns.text, audio_logits)]
         # `zip` ends at once without a radius module; a shared one serves both sides.
         sides = zip(cycle(self.radius), sides if self.symmetric else sides[:1], strict=False)
-        for predict, (anchor, positive, keys, logits) in sides:
+        for predictor, (anchor, positive, keys, logits) in sides:
             if self.svr == "static":
-                radius = predict(anchor)
+                radius = predictor(anchor)
             else:
-                radius = predict(*positive_first(logits, columns.own, columns.positives))
+                radius = self._predict(predictor, anchor, keys, logits, scale, columns)
                 constraint = constraint + radius_constraint(radius, distance)
             used = radius.minimum(distance) if self.clamp_radius else radius
             support = support_vectors(anchor, positive, used, **self.support_options)
-            support_logits = similarity_logits(support, keys, scale)
-            svr = svr + self._svr(support_logits, columns, logit_bias)
+            support_logits = matrix(support, keys)
+            svr = svr + contrast(support, keys, support_logits, support_masks)
             if self.text_support:
-                support_logits = audio_rows(support_logits, gather_rows(support, columns.sizes))
-                svr = svr + self._svr(support_logits, columns, logit_bias)
+                moved = gather_rows(support, columns.sizes)
+                svr = svr + contrast(audio, moved, matrix(audio, moved, support_logits), support_masks)
             radii.append((radius.detach(), used.detach()))
 
         parts = {"loss_contrastive": contrastive, "loss_svr": svr, "loss_constraint": constraint}
@@ -194,31 +261,79 @@ class SupClapLoss(nn.Module):
             loss=columns.weight * (contrastive + self.alpha * svr + self.beta * constraint),
             parts={name: columns.weight * value.detach() for name, value in parts.items()},
             diagnostics={**diagnostics, "logit_scale": scale.detach(), "temperature": 1 / scale.detach()},
+            distance=distance,
+            radii=torch.stack([used for _, used in radii]) if radii else None,
         )
 
-    def _svr(self, logits: Tensor, columns: Columns, logit_bias: Tensor | float | None) -> Tensor:
-        if self.objective == "siglip":
-            return siglip(logits, columns.positives, logit_bias)
-        own = torch.zeros_like(columns.positives).scatter_(1, columns.own[:, None], True)
-        return info_nce(logits, own, exclude=columns.positives & ~own)
+    def _predict(
+        self,
+        predictor: nn.Module,
+        anchor: Tensor,
+        keys: Tensor,
+        logits: Tensor | None,
+        scale: Tensor,
+        columns: Columns,
+    ) -> Tensor:
+        """Radii (B,) from all logits, or without them chunk by chunk, whose features are made again in backward."""
+
+        def predict(rows: slice) -> Tensor:
+            similarities = logits
+            if similarities is None:
+                similarities = similarity_logits(anchor[rows].detach(), keys.detach(), scale.detach())
+            return predictor(*positive_first(similarities, columns.own[rows], columns.same_clip(rows)))
+
+        if logits is not None:
+            return predict(slice(None))
+        chunks = (slice(start, start + self.chunk_size) for start in range(0, len(anchor), self.chunk_size))
+        return torch.cat([checkpoint(predict, rows, use_reentrant=False, preserve_rng_state=False) for rows in chunks])
 
     def _check(self, audio: Tensor, text: Tensor, logit_bias: Tensor | float | None, ids: Tensor | None) -> None:
+        if audio.ndim == text.ndim == 2 and len(audio) != len(text):
+            raise ValueError(
+                f"{len(audio)} clips (audio_embeds) came with {len(text)} texts (text_embeds), but row i of one belongs "
+                "to row i of the other: draw one caption for each clip, or repeat clips and pass equal `ids` for them."
+            )
         if audio.ndim != 2 or audio.shape != text.shape or not len(audio):
             raise ValueError(
                 "audio_embeds and text_embeds must both be (B, D), B >= 1, with a pair in each row; got "
                 f"{tuple(audio.shape)} and {tuple(text.shape)}."
             )
+        if audio.dtype != text.dtype or not audio.is_floating_point():
+            raise ValueError(
+                f"audio_embeds are {audio.dtype} and text_embeds {text.dtype}: both must have one floating-point dtype; "
+                "convert them, e.g. with `.float()`."
+            )
         if ids is not None and (ids.shape != audio.shape[:1] or ids.is_floating_point()):
-            raise ValueError(f"ids must be {len(audio)} integers, got {ids.dtype} of shape {tuple(ids.shape)}.")
+            raise ValueError(f"ids must be {len(audio)} integers, one a pair; got {tuple(ids.shape)} {ids.dtype}.")
         if logit_bias is not None and self.objective == "infonce":
             raise ValueError("logit_bias has no effect under InfoNCE: pass None, or use objective='siglip'.")
-        for name, embeds in (("audio_embeds", audio), ("text_embeds", text)) if not self._checked_unit_length else ():
+        for name, embeds in (("audio_embeds", audio), ("text_embeds", text)) if not self._checked else ():
             error = (torch.linalg.vector_norm(full_precision(embeds.detach()), dim=-1) - 1).abs().max().item()
-            if not error < 0.01:  # bfloat16 moves the length of a unit vector by up to 0.004; NaN must fail
+            if not math.isfinite(error):
+                raise ValueError(
+                    f"{name} hold NaN or infinite values: look for them in the inputs and weights of that encoder, "
+                    "or train in bfloat16 or float32 if it ran in float16."
+                )
+            if not error < 0.01:  # bfloat16 moves the length of a unit vector by up to 0.004
                 raise ValueError(
                     f"{name} must have unit length but a row is off by {error:.3g}: use torch.nn.functional.normalize."
                 )
-        self._checked_unit_length = True
+
+    def _check_number(self, pairs: int) -> None:
+        if pairs == 1 and not self._checked:
+            raise ValueError(
+                "One pair has no negatives to be contrasted with: use a larger batch. (A last batch of one, after "
+                "larger ones, is let through.)"
+            )
+        self._checked = True
+
+
+def _masks(columns: Columns, rows: slice = slice(None), leave_out: bool = False) -> tuple[Tensor, Tensor | None]:
+    """Positives of rows and, with `leave_out`, the other columns of their clips instead of counting them as positive."""
+    own, same_clip = columns.own[rows], columns.same_clip(rows)
+    if same_clip is None:
+        return own, None
+    return (own, same_clip.scatter(1, own[:, None], False)) if leave_out else (same_clip, None)
 
 
 def _radius_diagnostics(radii: list[tuple[Tensor, Tensor]], distance: Tensor) -> dict[str, Tensor]:

@@ -16,7 +16,8 @@ class Columns:
         audio: (N, D) audio embeddings of all ranks, in rank order.
         text: (N, D) text embeddings of all ranks.
         own: (B,) int64, the column of each row's own positive.
-        positives: (B, N) bool, the columns of the same clip as the row, own column included.
+        row_ids: (B,) clip of each row, and
+        column_ids: (N,) of each column; None when every row is a clip of its own.
         sizes: Number of rows of each rank; None when the rows are the whole batch.
         weight: Factor for a mean over the rows of this rank. The average of the weighted means over ranks, which is what
             DDP takes, is the mean over all rows. It is 1 unless ranks differ in size.
@@ -25,9 +26,16 @@ class Columns:
     audio: Tensor
     text: Tensor
     own: Tensor
-    positives: Tensor
+    row_ids: Tensor | None
+    column_ids: Tensor | None
     sizes: list[int] | None
     weight: float
+
+    def same_clip(self, rows: slice = slice(None)) -> Tensor | None:
+        """For a slice of the rows, (n, N) bool: the columns of the same clip, own column included; None without ids."""
+        if self.row_ids is None:
+            return None
+        return self.row_ids[rows, None] == self.column_ids
 
 
 class _GatherRows(torch.autograd.Function):
@@ -69,8 +77,6 @@ def gather_columns(audio: Tensor, text: Tensor, ids: Tensor | None = None, gathe
         sizes = torch.cat(counts).tolist()
     per_rank = sizes or [len(audio)]
     own = sum(per_rank[:rank]) + torch.arange(len(audio), device=audio.device)
-    positives = own[:, None] == torch.arange(sum(per_rank), device=audio.device)
-    if ids is not None:
-        positives = positives | (ids[:, None] == gather_rows(ids, sizes))
+    column_ids = None if ids is None else gather_rows(ids, sizes)
     weight = len(audio) * len(per_rank) / sum(per_rank)
-    return Columns(gather_rows(audio, sizes), gather_rows(text, sizes), own, positives, sizes, weight)
+    return Columns(gather_rows(audio, sizes), gather_rows(text, sizes), own, ids, column_ids, sizes, weight)

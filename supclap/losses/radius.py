@@ -10,35 +10,58 @@ from torch import Tensor, nn
 from supclap.losses.precision import full_precision, without_autocast
 
 
-def positive_first(logits: Tensor, own: Tensor, positives: Tensor) -> tuple[Tensor, Tensor]:
+def positive_first(logits: Tensor, own: Tensor, positives: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """Order each row of similarities as the predictors read it: own positive, then the others in batch order.
 
     Args:
         logits: (B, N) scaled similarities, without bias.
         own: (B,) int64, the column of each row's own positive.
-        positives: (B, N) bool, the columns of the same clip, own positive included.
+        positives: (B, N) bool, the columns of the same clip, own positive included; the own one alone when omitted.
 
     Returns:
-        (B, N) similarities, and (B, N) bool: True for the own positive and the negatives, False for columns of the same
-        clip, which are neither.
+        (B, N) similarities without gradient, and (B, N) bool: True for the own positive and the negatives, False for
+        columns of the same clip, which are neither; None in place of the latter when `positives` is omitted.
     """
-    others = torch.arange(logits.shape[1] - 1, device=logits.device)
-    others = others + (others >= own[:, None])
-    order = torch.cat([own[:, None], others], dim=1)
-    valid = ~positives.gather(1, order)
+    own = own[:, None]
+    behind = torch.arange(logits.shape[1] - 1, device=logits.device) >= own
+
+    def reorder(rows: Tensor) -> Tensor:
+        ordered = torch.empty_like(rows, memory_format=torch.contiguous_format)
+        ordered[:, :1] = rows.gather(1, own)
+        torch.where(behind, rows[:, 1:], rows[:, :-1], out=ordered[:, 1:])
+        return ordered
+
+    if positives is None:
+        return reorder(logits.detach()), None
+    valid = reorder(~positives)
     valid[:, 0] = True
-    return logits.gather(1, order), valid
+    return reorder(logits.detach()), valid
 
 
 class StaticRadius(nn.Module):
-    """One radius for all pairs: a parameter of shape (1,), as FSDP refuses 0-d ones."""
+    """One radius for all pairs: a parameter of shape (1,), as FSDP refuses 0-d ones.
 
-    def __init__(self, radius_init: float = 0.1):
+    Args:
+        radius_init: Radius at the start.
+        radius_range: Smallest and largest value. The parameter itself is kept in the range: a clamp behind it would
+            have no gradient outside, and the radius could not come back.
+
+    Raises:
+        ValueError: The range is empty, or the radius starts outside of it.
+    """
+
+    def __init__(self, radius_init: float = 0.1, radius_range: tuple[float, float] | None = None):
         super().__init__()
+        if radius_range is not None and not radius_range[0] <= radius_init <= radius_range[1]:
+            raise ValueError(f"radius_init {radius_init} must lie in radius_range {tuple(radius_range)}.")
         self.value = nn.Parameter(torch.tensor([float(radius_init)]))
+        self.range = radius_range
 
     def forward(self, anchor: Tensor) -> Tensor:
         """Return the radius as (B,), one for each row of `anchor` (B, D)."""
+        if self.range is not None:
+            with torch.no_grad():
+                self.value.clamp_(*self.range)
         return self.value.to(full_precision(anchor).dtype).expand(len(anchor))
 
 
@@ -57,10 +80,10 @@ class PredictedRadius(nn.Module, ABC):
         self.mlp = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
 
     @abstractmethod
-    def features(self, similarities: Tensor, valid: Tensor) -> Tensor:
+    def features(self, similarities: Tensor, valid: Tensor | None = None) -> Tensor:
         """Map the output of `positive_first` to the input of the MLP, (B, features)."""
 
-    def forward(self, similarities: Tensor, valid: Tensor) -> Tensor:
+    def forward(self, similarities: Tensor, valid: Tensor | None = None) -> Tensor:
         """Predict radii (B,) from the output of `positive_first`.
 
         The similarities are detached: a gradient through them would break the law of `support_vectors`.
@@ -98,7 +121,7 @@ class SimilarityRadius(PredictedRadius):
         self.sort_negatives = sort_negatives
         self.on_batch_mismatch = on_batch_mismatch
 
-    def features(self, similarities: Tensor, valid: Tensor) -> Tensor:
+    def features(self, similarities: Tensor, valid: Tensor | None = None) -> Tensor:
         """Return (B, N)."""
         n = similarities.shape[1]
         if n != self.batch_size and self.on_batch_mismatch == "error":
@@ -107,8 +130,14 @@ class SimilarityRadius(PredictedRadius):
                 f"but this batch has {n}. For a smaller last batch use drop_last=True; for another batch size build it "
                 f"with batch_size={n}; or choose on_batch_mismatch='pad' or radius_predictor='summary'."
             )
-        smallest = similarities.masked_fill(~valid, torch.inf).amin(1, keepdim=True)
-        positive, negatives = torch.where(valid, similarities, smallest).split([1, n - 1], dim=1)
+        if n == self.batch_size and valid is None and not self.sort_negatives:
+            return similarities
+        if valid is None:
+            smallest = similarities.amin(1, keepdim=True)
+        else:
+            smallest = similarities.masked_fill(~valid, torch.inf).amin(1, keepdim=True)
+            similarities = torch.where(valid, similarities, smallest)
+        positive, negatives = similarities.split([1, n - 1], dim=1)
         if n > self.batch_size:
             hardest = negatives.topk(self.batch_size - 1).indices
             negatives = negatives.gather(1, hardest.sort().values)
@@ -130,8 +159,9 @@ class SummaryRadius(PredictedRadius):
         super().__init__(top_k + 5, radius_init, hidden_size)
         self.top_k = top_k
 
-    def features(self, similarities: Tensor, valid: Tensor) -> Tensor:
+    def features(self, similarities: Tensor, valid: Tensor | None = None) -> Tensor:
         """Return (B, top_k + 5)."""
+        valid = torch.ones_like(similarities, dtype=torch.bool) if valid is None else valid
         negative = torch.cat([~valid[:, 1:].any(1, keepdim=True), valid[:, 1:]], dim=1)
         count = negative.sum(1, keepdim=True)
         mean = similarities.masked_fill(~negative, 0).sum(1, keepdim=True) / count

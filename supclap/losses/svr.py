@@ -12,20 +12,28 @@ EPS = 1e-6
 
 
 def support_vectors(
-    anchor: Tensor, positive: Tensor, radius: Tensor | float, *, detach_positive: bool = False, normalize: bool = False
+    anchor: Tensor,
+    positive: Tensor,
+    radius: Tensor | float,
+    *,
+    detach_positive: bool = False,
+    detach_direction: bool = False,
+    normalize: bool = False,
 ) -> Tensor:
-    """Move each anchor by `radius` towards its positive: `t_sup = t + R u`, `u = (a - t) / max(||a - t||, 1e-6)`.
+    """Move each anchor by `radius` towards its positive: `t_sup = t + R u`, `u = (a - t) / ||a - t||`.
 
     The method is the Jacobian of `u`, so `u` stays in the graph. Of the gradient g of any loss of `t_sup`, the anchor
     receives the part along `u` unchanged and the part across it times `1 - R/||a - t||`; the positive receives
     `R/||a - t||` times the part across. Both are exact for a constant R and `normalize=False`. In a pair closer than
-    1e-6, `u` is held constant: its Jacobian would swamp all other gradients.
+    1e-6, `u` is 0: its Jacobian would swamp all other gradients.
 
     Args:
         anchor: (B, D).
         positive: (B, D).
         radius: (B,), one element, or a number; in the units of the embeddings.
         detach_positive: Send nothing to the positive through `u`; the anchor's gradient stays the same.
+        detach_direction: Hold `u` constant. A control without the method: nothing is contracted, and L_svr only weighs the
+            negatives anew.
         normalize: Return `t_sup` at unit length (the cosine reading of the paper's s(t_sup, a)).
 
     Returns:
@@ -34,8 +42,9 @@ def support_vectors(
     anchor, positive = full_precision(anchor), full_precision(positive)
     difference = (positive.detach() if detach_positive else positive) - anchor
     distance = torch.linalg.vector_norm(difference, dim=-1, keepdim=True)
-    direction = difference / distance.clamp_min(EPS)
-    direction = torch.where(distance > EPS, direction, direction.detach())
+    direction = torch.where(distance > EPS, difference / distance.clamp_min(EPS), 0)
+    if detach_direction:
+        direction = direction.detach()
     radius = torch.as_tensor(radius, dtype=anchor.dtype, device=anchor.device).reshape(-1, 1)
     support = anchor + radius * direction
     return F.normalize(support, dim=-1) if normalize else support

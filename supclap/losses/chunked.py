@@ -1,0 +1,118 @@
+"""The losses of `contrastive` with memory linear in the batch: no (B, N) matrix, nor any of its gradients, ever exists.
+
+Rows are taken in chunks. A chunk of rows has all its columns, so its loss and the gradient of its logits are known at
+once; both factors of the product get their gradients while the chunk is at hand. Nothing is computed again in backward.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+from supclap.losses.contrastive import as_mask
+from supclap.losses.precision import as_scalar, full_precision, without_autocast
+
+
+Masks = Callable[[slice], tuple[Tensor, Tensor | None]]
+
+
+def chunked_info_nce(
+    queries: Tensor, keys: Tensor, logit_scale: Tensor | float, masks: Masks, chunk_size: int
+) -> Tensor:
+    """`info_nce(similarity_logits(queries, keys, logit_scale), positives, exclude)`.
+
+    Args:
+        queries: (B, D).
+        keys: (N, D).
+        logit_scale: 1/tau.
+        masks: For a slice of the rows, their `positives` and `exclude` as in `info_nce`.
+        chunk_size: Rows at a time.
+
+    Returns:
+        Scalar, differentiable once in queries, keys and scale.
+    """
+    return _apply(_info_nce_, queries, keys, logit_scale, None, masks, chunk_size)
+
+
+def chunked_siglip(
+    queries: Tensor,
+    keys: Tensor,
+    logit_scale: Tensor | float,
+    masks: Masks,
+    chunk_size: int,
+    logit_bias: Tensor | float | None = None,
+) -> Tensor:
+    """`siglip(similarity_logits(queries, keys, logit_scale), positives, logit_bias)`; arguments as above."""
+    return _apply(_siglip_, queries, keys, logit_scale, logit_bias, masks, chunk_size)
+
+
+def _info_nce_(logits: Tensor, positives: Tensor, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Loss summed over rows, and its gradient with respect to the logits, which it overwrites."""
+    if exclude is not None:
+        logits.masked_fill_(exclude, -torch.inf)
+    log_probability = logits.log_softmax(-1)
+    if positives.ndim == 1:
+        own = positives[:, None]
+        loss = -log_probability.gather(1, own).sum()
+        gradient = torch.exp(log_probability, out=logits)
+        gradient.scatter_add_(1, own, gradient.new_full((1, 1), -1).expand_as(own))
+        return loss, gradient
+    count = positives.sum(-1, keepdim=True)
+    loss = -(log_probability.masked_fill(~positives, 0).sum(-1, keepdim=True) / count).sum()
+    return loss, torch.exp(log_probability, out=logits).sub_(positives.to(logits.dtype) / count)
+
+
+def _siglip_(logits: Tensor, positives: Tensor, _: None) -> tuple[Tensor, Tensor]:
+    """The same for the sigmoid loss."""
+    positives = as_mask(positives, logits)
+    wrong = torch.where(positives, -logits, logits)
+    gradient = torch.sigmoid(wrong, out=logits)
+    return F.softplus(wrong, threshold=60).sum(), torch.where(positives, -gradient, gradient)
+
+
+def _apply(score, queries, keys, logit_scale, logit_bias, masks, chunk_size) -> Tensor:
+    queries, keys = full_precision(queries), full_precision(keys)
+    scale = as_scalar(logit_scale, queries, "logit_scale")
+    bias = None if logit_bias is None else as_scalar(logit_bias, queries, "logit_bias")
+    with without_autocast(queries):
+        return _Contrast.apply(queries, keys, scale, bias, score, masks, chunk_size)
+
+
+class _Contrast(torch.autograd.Function):
+    """Mean loss of the rows; the gradients are made in forward, and only scaled in backward."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, queries, keys, scale, bias, score, masks, chunk_size) -> Tensor:
+        loss, on_scale, on_bias = (queries.new_zeros(()) for _ in range(3))
+        wanted = any(ctx.needs_input_grad)
+        on_queries, on_keys = (torch.empty_like(queries), torch.zeros_like(keys)) if wanted else (None, None)
+        for start in range(0, len(queries), chunk_size):
+            rows = slice(start, start + chunk_size)
+            scaled = scale * queries[rows]
+            logits = scaled @ keys.T
+            if bias is not None:
+                logits += bias
+            chunk_loss, gradient = score(logits, *masks(rows))
+            loss += chunk_loss
+            if wanted:
+                torch.mm(gradient, keys, out=on_queries[rows])
+                on_keys.addmm_(gradient.T, scaled)
+                on_scale += (queries[rows] * on_queries[rows]).sum()
+                on_bias += gradient.sum() if bias is not None else 0
+        if wanted:
+            rows = len(queries)
+            ctx.save_for_backward(
+                on_queries.mul_(scale / rows),
+                on_keys.div_(rows),
+                on_scale / rows,
+                None if bias is None else on_bias / rows,
+            )
+        return loss / len(queries)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph: what was made in forward would pass for a constant
+            raise RuntimeError("The chunked losses have no second derivative: use chunk_size=None for it.")
+        return *(None if part is None else gradient * part for part in ctx.saved_tensors), None, None, None
