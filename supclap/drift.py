@@ -127,7 +127,11 @@ def _build_probe(loader, size: int, batch_size: int, device) -> list[dict[str, T
         batches = [
             loader.collate_fn(samples[start : start + batch_size]) for start in range(0, len(samples), batch_size)
         ]
-    return [{name: value.to(device) for name, value in batch.items() if name != "clip_ids"} for batch in batches]
+    # ids of pairs and of clips are no inputs of the towers
+    return [
+        {name: value.to(device) for name, value in batch.items() if name not in ("ids", "clip_ids")}
+        for batch in batches
+    ]
 
 
 @torch.no_grad()

@@ -59,7 +59,7 @@ class SupClapForContrastiveTraining(SupClapPreTrainedModel):
         self.clap = clap
         self.criterion = criterion
         # unit length holds by construction, and what to do about NaN is for the Trainer to decide, also in the first step
-        criterion._checked_unit_length = True
+        criterion.checked_values = True
         self.text_cache: FrozenTextCache | None = None
         present = {type(module).__name__ for module in clap.modules()}
         names = clap._no_split_modules or ()

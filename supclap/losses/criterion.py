@@ -125,7 +125,7 @@ class SupClapLoss(nn.Module):
         }
         self.pull_weight, self.perpendicular_push, self.chunk_size = pull_weight, perpendicular_push, chunk_size
         self.controlled = pull_weight != 1 or perpendicular_push != 1
-        self._checked = False
+        self.checked_values = self._checked_number = False
         for name, value in (("alpha", alpha), ("beta", beta)):
             if not value >= 0:
                 raise ValueError(f"{name} weighs a loss and must be at least 0, got {value}; 0 turns the term off.")
@@ -307,7 +307,7 @@ class SupClapLoss(nn.Module):
             raise ValueError(f"ids must be {len(audio)} integers, one a pair; got {tuple(ids.shape)} {ids.dtype}.")
         if logit_bias is not None and self.objective == "infonce":
             raise ValueError("logit_bias has no effect under InfoNCE: pass None, or use objective='siglip'.")
-        for name, embeds in (("audio_embeds", audio), ("text_embeds", text)) if not self._checked else ():
+        for name, embeds in (("audio_embeds", audio), ("text_embeds", text)) if not self.checked_values else ():
             error = (torch.linalg.vector_norm(full_precision(embeds.detach()), dim=-1) - 1).abs().max().item()
             if not math.isfinite(error):
                 raise ValueError(
@@ -318,14 +318,15 @@ class SupClapLoss(nn.Module):
                 raise ValueError(
                     f"{name} must have unit length but a row is off by {error:.3g}: use torch.nn.functional.normalize."
                 )
+        self.checked_values = True
 
     def _check_number(self, pairs: int) -> None:
-        if pairs == 1 and not self._checked:
+        if pairs == 1 and not self._checked_number:
             raise ValueError(
                 "One pair has no negatives to be contrasted with: use a larger batch. (A last batch of one, after "
                 "larger ones, is let through.)"
             )
-        self._checked = True
+        self._checked_number = True
 
 
 def _masks(columns: Columns, rows: slice = slice(None), leave_out: bool = False) -> tuple[Tensor, Tensor | None]:
