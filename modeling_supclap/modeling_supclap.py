@@ -11,7 +11,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import ModelOutput, can_return_tuple, logging
 
 from .configuration_supclap import CedConfig, SupClapConfig
-from .modeling_ced import CedModel
+from .modeling_ced import CedModel, SafetensorsOnly
 
 
 logger = logging.get_logger(__name__)
@@ -96,7 +96,7 @@ class SupClapProjection(nn.Module):
         return hidden_states if self.linear2 is None else self.linear2(self.activation(hidden_states))
 
 
-class SupClapPreTrainedModel(PreTrainedModel):
+class SupClapPreTrainedModel(SafetensorsOnly, PreTrainedModel):
     config: SupClapConfig
     base_model_prefix = "supclap"
     input_modalities = ("audio", "text")
@@ -152,7 +152,7 @@ class SupClapModel(SupClapPreTrainedModel):
             audio_model = CedModel.from_pretrained(audio_model, dtype=dtype)
         audio_config = getattr(audio_model, "config", audio_model)
         model = cls(SupClapConfig(text_config=text_config, audio_config=audio_config, **kwargs)).to(dtype)
-        pretrained = type(model.text_model).from_pretrained(text_model, dtype=dtype)
+        pretrained = type(model.text_model).from_pretrained(text_model, dtype=dtype, use_safetensors=True)
         if getattr(pretrained, "pooler", None) is not None:
             pretrained.pooler = None
         model.text_model.load_state_dict(pretrained.state_dict())
