@@ -123,7 +123,20 @@ class CedPatchEmbed(nn.Module):
         return nn.functional.linear(patches, self.proj.weight.flatten(1), self.proj.bias).permute(0, 3, 1, 2)
 
 
-class CedPreTrainedModel(PreTrainedModel):
+class SafetensorsOnly:
+    """Weights come from safetensors files alone: a pickle can run code when it is read."""
+
+    @classmethod
+    def from_pretrained(cls, *args, use_safetensors: bool | None = True, **kwargs):
+        if use_safetensors is False:
+            raise ValueError(
+                "Pickled weights are not loaded. Convert them to safetensors once, where you trust them: load with the "
+                "library they come from and save_pretrained again."
+            )
+        return super().from_pretrained(*args, use_safetensors=True, **kwargs)
+
+
+class CedPreTrainedModel(SafetensorsOnly, PreTrainedModel):
     config: CedConfig
     base_model_prefix = "audio_model"
     main_input_name = "input_features"

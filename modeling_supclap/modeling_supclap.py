@@ -12,7 +12,7 @@ from transformers.utils import ModelOutput, can_return_tuple, logging
 
 from .audio_encoders_supclap import build_audio_encoder, masked_mean
 from .configuration_supclap import CedConfig, SupClapConfig
-from .modeling_ced import CedModel
+from .modeling_ced import CedModel, SafetensorsOnly
 
 
 logger = logging.get_logger(__name__)
@@ -95,7 +95,8 @@ def load_encoder(encoder_class, name: str, dtype: torch.dtype, key_mapping: dict
     Raises:
         ValueError: The checkpoint lacks weights of the encoder or has them in another shape; the message names some.
     """
-    model, info = encoder_class.from_pretrained(name, dtype=dtype, key_mapping=key_mapping, output_loading_info=True)
+    options = {"dtype": dtype, "key_mapping": key_mapping, "use_safetensors": True}
+    model, info = encoder_class.from_pretrained(name, output_loading_info=True, **options)
     # a pooling layer and the mask embedding of pre-training are not needed, and not every checkpoint has them
     missing = [key for key in info["missing_keys"] if not key.startswith("pooler.") and "masked_spec_embed" not in key]
     if missing or info["mismatched_keys"]:
@@ -147,7 +148,7 @@ class SupClapProjection(nn.Module):
         return hidden_states if self.linear2 is None else self.linear2(self.activation(hidden_states))
 
 
-class SupClapPreTrainedModel(PreTrainedModel):
+class SupClapPreTrainedModel(SafetensorsOnly, PreTrainedModel):
     config: SupClapConfig
     base_model_prefix = "supclap"
     input_modalities = ("audio", "text")

@@ -63,7 +63,8 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
             top_k (`int`): How many labels to return; all by default.
             function_to_apply (`str`): `"softmax"` (default; the labels compete and the scores sum to 1), `"sigmoid"`
                 (each label on its own) or `"none"` (the logits).
-            multi_label (`bool`): Another way to ask for `"sigmoid"`.
+            multi_label (`bool`): Score each label on its own, as the probability that a model trained with the sigmoid
+                loss (SigLIP) gives it. Other models have no bias to calibrate it and are refused.
             batch_size (`int`): Clips per forward pass. The scores do not depend on it.
 
         Returns:
@@ -71,8 +72,8 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
 
         Raises:
             TypeError: Unknown arguments, or of the wrong type.
-            ValueError: No labels, an empty or repeated label, a template without `{}`, bad audio (named), or a model
-                whose scores are not finite.
+            ValueError: No labels, an empty or repeated label, a template without `{}`, bad audio (named), a model whose
+                scores are not finite, or `multi_label` of a model that is not calibrated for it.
         """
         if "candidate_labels" not in {**self._forward_params, **kwargs}:
             raise ValueError("No labels: pass candidate_labels=['dog', 'rain'] or candidate_labels='dog, rain'.")
@@ -105,6 +106,12 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
             postprocess["top_k"] = top_k
         function = kwargs.get("function_to_apply")
         if kwargs.get("multi_label"):
+            if self.model.logit_bias is None:
+                raise ValueError(
+                    "multi_label=True needs a model trained with the sigmoid loss (SigLIP). This one has no bias, so its "
+                    "sigmoids are no probabilities: nearly all lie above 1/2. function_to_apply='none' gives the scaled "
+                    "similarities, to which a threshold of your own applies."
+                )
             if function not in (None, "sigmoid"):
                 raise ValueError(f"multi_label=True is the sigmoid and contradicts function_to_apply={function!r}.")
             function = "sigmoid"

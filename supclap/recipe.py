@@ -48,7 +48,11 @@ def resolve_model_path(name: str) -> str:
             f"text_model {name!r}: the package {package!r} is not installed. The quickstart needs "
             "`pip install 'supclap[quickstart]'`; any Hub id or folder works in its place."
         )
-    return str(Path(spec.origin).parent / folder)
+    root = Path(spec.origin).parent.resolve()
+    path = (root / folder).resolve()
+    if not path.is_relative_to(root):
+        raise RecipeError(f"text_model {name!r} leads out of the package {package!r}; name a folder inside it.")
+    return str(path)
 
 
 def build_processor(args: ModelArguments) -> SupClapProcessor:

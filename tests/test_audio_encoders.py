@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from test_doors import run_without_package
+from test_doors import BOTH, LABELS, ONLY_WITHOUT_PACKAGE, WITHOUT_PACKAGE, through_doors
 from transformers import (
     ASTConfig,
     ASTFeatureExtractor,
@@ -252,14 +252,11 @@ def test_remote_code_alone_opens_a_model_with_another_encoder(tokenizer, tmp_pat
     model.save_pretrained(tmp_path / "folder")
     processor.save_pretrained(tmp_path / "folder")
     clip = 0.1 * np.random.default_rng(0).standard_normal(24000).astype(np.float32)
-    np.save(tmp_path / "clip.npy", clip)
-    labels = ["a dog barks", "rain", "a violin"]
-    inputs = processor(text=labels, audio=[clip], sampling_rate=16000)
+    inputs = processor(text=LABELS, audio=[clip], sampling_rate=16000)
     expected = model(**inputs).logits_per_audio.softmax(-1)[0]
-    cache = tmp_path / "cache"
-    cache.mkdir()
-    for scores in run_without_package(tmp_path / "folder", tmp_path / "clip.npy", tmp_path / "again", cache):
-        np.testing.assert_allclose(scores, expected, atol=1e-5)
+    found = through_doors(WITHOUT_PACKAGE + BOTH + ONLY_WITHOUT_PACKAGE, tmp_path / "folder", tmp_path, clip)
+    for door in ("Auto classes", "stock pipeline", "saved again"):
+        np.testing.assert_allclose(found[door], expected, atol=1e-5)
 
 
 def test_features_that_fill_no_window_are_refused(tokenizer):

