@@ -11,6 +11,7 @@ from importlib import import_module
 
 # name -> (module, what it does in one line)
 COMMANDS: dict[str, tuple[str, str]] = {
+    "export": ("supclap.export", "Export both towers of a checkpoint as ONNX graphs."),
     "convert": (
         "supclap.conversion.convert",
         "Convert a published checkpoint (CED, SONAR, ML-CLAP, LAION-CLAP) to a folder.",
