@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Score checkpoints on a suite of retrieval and zero-shot tasks.",
     ),
     "compare": ("supclap.evaluation.compare_command", "Compare two evaluated systems query by query."),
+    "export": ("supclap.export", "Export both towers of a checkpoint as ONNX graphs."),
     "convert": (
         "supclap.conversion.convert",
         "Convert a published checkpoint (CED, SONAR, ML-CLAP, LAION-CLAP) to a folder.",
