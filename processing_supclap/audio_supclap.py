@@ -206,19 +206,20 @@ def to_mono(samples: np.ndarray, name: str, channel_axis: int | None = None) -> 
 
 
 def resample(waveform: torch.Tensor, sampling_rate: int, target_sampling_rate: int, name: str) -> torch.Tensor:
-    """Band-limited resampling of (samples,), by torchaudio where it loads, else by soxr."""
+    """Band-limited resampling of (samples,), by soxr where it is installed, else by torchaudio."""
     if sampling_rate == target_sampling_rate:
         return waveform
-    divisor = math.gcd(sampling_rate, target_sampling_rate)
-    if (target_sampling_rate // divisor) * (sampling_rate // divisor) <= MAX_KERNEL_ELEMENTS:
-        resampler = _torchaudio_resampler(sampling_rate, target_sampling_rate)
-        if resampler is not None:
-            # An outer autocast would run the convolution in bfloat16.
-            with torch.autocast("cpu", enabled=False):
-                return resampler(waveform)
     try:
+        # on one core two to ten times as fast as torchaudio with a filter of like quality
         import soxr
     except ImportError as error:
+        divisor = math.gcd(sampling_rate, target_sampling_rate)
+        if (target_sampling_rate // divisor) * (sampling_rate // divisor) <= MAX_KERNEL_ELEMENTS:
+            resampler = _torchaudio_resampler(sampling_rate, target_sampling_rate)
+            if resampler is not None:
+                # An outer autocast would run the convolution in bfloat16.
+                with torch.autocast("cpu", enabled=False):
+                    return resampler(waveform)
         raise ImportError(
             f"{name}: resampling from {sampling_rate} Hz to {target_sampling_rate} Hz needs soxr (pip install soxr) "
             "or a torchaudio that matches torch. Install one, or pass audio at the target rate."

@@ -15,7 +15,8 @@ def decode(source: str | Path | bytes | bytearray | memoryview, name: str) -> tu
         name: What error messages call this clip.
 
     Returns:
-        Float32 samples in [-1, 1] of shape (samples, channels), and their rate in Hz.
+        Samples of shape (samples, channels), int16 where the file holds them and else float32 in [-1, 1], and their
+        rate in Hz.
 
     Raises:
         FileNotFoundError: The path is no file.
@@ -52,7 +53,10 @@ def _read_with_soundfile(source: str | bytes) -> tuple[np.ndarray, int]:
         import soundfile
     except (ImportError, OSError) as error:  # OSError: no libsndfile
         raise ImportError("soundfile is not installed; pip install soundfile") from error
-    return soundfile.read(io.BytesIO(source) if isinstance(source, bytes) else source, dtype="float32", always_2d=True)
+    with soundfile.SoundFile(io.BytesIO(source) if isinstance(source, bytes) else source) as file:
+        # as stored: the conversion by libsndfile takes three times as long as one by NumPy, with the same result
+        dtype = "int16" if file.subtype == "PCM_16" else "float32"
+        return file.read(dtype=dtype, always_2d=True), file.samplerate
 
 
 def _read_with_torchcodec(source: str | bytes) -> tuple[np.ndarray, int]:

@@ -120,23 +120,35 @@ def test_resampled_sine_is_the_sine_sampled_at_16_khz(rate):
     np.testing.assert_allclose(waveform[200:-200], expected[200:-200], atol=2e-3)
 
 
+def test_soxr_resamples_where_it_is_installed(no_torchaudio):
+    import soxr
+
+    expected = soxr.resample(sine(44100), 44100, 16000)
+    np.testing.assert_array_equal(load_waveform(sine(44100), 44100).numpy(), expected)
+
+
 @pytest.mark.parametrize("rate", [8000, 44100, 48000])
-def test_without_torchaudio_soxr_resamples(no_torchaudio, rate):
-    waveform = load_waveform(sine(rate), rate).numpy()
-    np.testing.assert_allclose(waveform[400:-400], sine(16000)[400:-400], atol=2e-3)
+def test_the_two_resamplers_agree(monkeypatch, rate):
+    default = load_waveform(sine(rate), rate).numpy()
+    monkeypatch.setitem(sys.modules, "soxr", None)
+    np.testing.assert_allclose(load_waveform(sine(rate), rate).numpy()[400:-400], default[400:-400], atol=2e-3)
 
 
-def test_torchaudio_resamples_where_it_loads():
+def test_torchaudio_resamples_without_soxr(monkeypatch):
     from torchaudio.functional import resample
 
+    monkeypatch.setitem(sys.modules, "soxr", None)
     expected = resample(torch.from_numpy(sine(44100)), 44100, 16000, **audio_supclap.TORCHAUDIO_FILTER)
     torch.testing.assert_close(load_waveform(sine(44100), 44100), expected)
 
 
-def test_coprime_rate_is_resampled_without_a_huge_kernel(monkeypatch):
+def test_coprime_rate_never_builds_a_huge_kernel(monkeypatch):
     monkeypatch.setattr(audio_supclap, "_torchaudio_resampler", lambda *rates: pytest.fail("built a huge kernel"))
     waveform = load_waveform(sine(44101), 44101).numpy()
     np.testing.assert_allclose(waveform[400:-400], sine(16000)[400:-400], atol=2e-3)
+    monkeypatch.setitem(sys.modules, "soxr", None)
+    with pytest.raises(ImportError, match="pip install soxr"):
+        load_waveform(sine(44101), 44101)
 
 
 def test_without_any_resampler_the_error_says_what_to_install(no_torchaudio, monkeypatch):

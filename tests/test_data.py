@@ -7,6 +7,7 @@ import pytest
 import soundfile
 import torch
 
+from processing_supclap import load_waveform
 from supclap.config import DataArguments
 from supclap.data import (
     CaptionedClips,
@@ -18,6 +19,7 @@ from supclap.data import (
     load_splits,
     read_table,
 )
+from supclap.data.cropping import load_crop
 
 
 RATE = 16000
@@ -205,3 +207,45 @@ def test_the_incomplete_batch_stays_last():
     order = list(LengthGroupedSampler(range(10), batch_size=4))
     assert sorted(order[:8] + order[8:]) == list(range(10))
     assert max(np.ptp(order[:4]), np.ptp(order[4:8])) <= 4
+
+
+@pytest.mark.parametrize(("suffix", "rate"), [("wav", 44100), ("flac", 22050), ("ogg", 48000), ("wav", RATE)])
+def test_a_crop_is_the_part_of_the_whole_clip_that_it_stands_for(tmp_path, suffix, rate):
+    path = tmp_path / f"clip.{suffix}"
+    soundfile.write(path, 0.1 * np.random.default_rng(0).standard_normal((3 * rate, 2)), rate)
+    whole = load_waveform(path).numpy()
+    starts = set()
+    for seed in range(8):
+        part = load_crop(str(path), RATE, RATE // 2, np.random.default_rng(seed), "clip")
+        draw = np.random.default_rng(seed).random()
+        start = int(draw * ((len(whole) - RATE // 2) // 640 + 1)) * 640
+        # the ends of the file are the resampler's, not the crop's
+        np.testing.assert_allclose(part, whole[start : start + RATE // 2], atol=2e-5)
+        starts.add(start)
+    assert len(starts) == 8
+
+
+def test_only_the_crop_of_a_long_file_is_decoded(tmp_path, monkeypatch):
+    path = tmp_path / "long.wav"
+    soundfile.write(path, np.zeros(RATE * 60), RATE)
+    read = []
+    original = soundfile.SoundFile.read
+
+    def counting(self, frames=-1, **options):
+        samples = original(self, frames, **options)
+        read.append(len(samples))
+        return samples
+
+    monkeypatch.setattr(soundfile.SoundFile, "read", counting)
+    load_crop(str(path), RATE, RATE, np.random.default_rng(0), "clip")
+    assert sum(read) <= RATE * 1.5
+
+
+def test_a_crop_beyond_the_end_of_a_cut_file_is_an_error(tmp_path):
+    path = tmp_path / "cut.flac"
+    soundfile.write(path, 0.1 * np.random.default_rng(0).standard_normal(RATE * 10), RATE)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    rng = np.random.default_rng(5)
+    assert np.random.default_rng(5).random() > 0.7  # a crop in the half that is missing
+    with pytest.raises(ValueError, match=r"clip 'cut' \(.*cut.flac\): the file ends before its header says"):
+        load_crop(str(path), RATE, RATE, rng, "clip 'cut'")

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from processing_supclap.audio_supclap import load_waveform
 
+from .cropping import load_crop
 from .rows import without_audio
 
 
@@ -128,12 +129,12 @@ class CaptionedClips(Dataset):
         # a clip that a mixture repeats within an epoch is drawn anew
         rng = np.random.default_rng([self.seed, self.epoch, stable_hash(row["id"]), *row.get("repeat", [])])
         caption = draw_caption(row, rng, self.language_weights)
-        waveform = load_waveform(row["audio"], target_sampling_rate=self.sampling_rate, name=f"clip {row['id']!r}")
-        waveform = waveform.numpy()
-        if self.max_duration is not None:
+        name = f"clip {row['id']!r}"
+        if self.max_duration is None:
+            waveform = load_waveform(row["audio"], target_sampling_rate=self.sampling_rate, name=name).numpy()
+        else:
             longest = int(self.max_duration * self.sampling_rate)
-            start = rng.integers(max(len(waveform) - longest, 0) + 1)
-            waveform = waveform[start : start + longest]
+            waveform = load_crop(row["audio"], self.sampling_rate, longest, rng, name)
         if self.augment is not None:
             waveform = self.augment(waveform, rng)
         return {

@@ -85,7 +85,8 @@ def inspect_clip(audio, name: str) -> ClipFacts:
     try:
         file_hash = content_hash(audio)
         rate, samples = _decode(audio, name)
-        mono = to_mono(to_float(samples, name), name, 1)
+        samples = to_float(samples, name)
+        mono = to_mono(samples, name, 1)
     except (OSError, ValueError, TypeError, ImportError) as error:
         return ClipFacts(error=str(error))
     if len(mono) * 100 < rate:  # one mel hop is 10 ms
