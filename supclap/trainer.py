@@ -12,7 +12,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, ro
 
 from supclap.data.collator import ContrastiveCollator
 from supclap.data.sampler import LengthGroupedSampler
-from supclap.evaluation.embed import embed_audio, embed_texts
+from supclap.evaluation.encoders import SupClapEncoder, caption_languages
 from supclap.evaluation.intervals import metrics_with_intervals
 from supclap.evaluation.queries import retrieval_queries
 from supclap.evaluation.retrieval import pooled_retrieval_metrics, pooled_retrieval_ranks
@@ -169,10 +169,12 @@ class SupClapTrainer(Trainer):
         of the clips without their audio; `label` is `None` where a clip has none.
         """
         embedded = []
+        encoder = SupClapEncoder(self._clap, self.processing_class, name="training", fingerprint="")
         for rows in dataloader:
-            audio = embed_audio(self._clap, self.processing_class, [row["audio"] for row in rows], len(rows))
+            audio = encoder.embed_audio([row["audio"] for row in rows], len(rows))
             captions = [caption for row in rows for caption in row["captions"]]
-            texts = embed_texts(self._clap, self.processing_class, captions)
+            languages = [code for row in rows for code in caption_languages(row)]
+            texts = encoder.embed_texts(captions, None if None in languages else languages, batch_size=64)
             per_clip = torch.as_tensor(texts).split([len(row["captions"]) for row in rows])
             named = [{"id": row["id"], "captions": row["captions"], "label": row.get("label")} for row in rows]
             local = list(zip(torch.as_tensor(audio), per_clip, named, strict=True))
