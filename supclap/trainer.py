@@ -28,7 +28,7 @@ from supclap.data.streaming import StreamedClips
 from supclap.drift import DriftCallback
 from supclap.dual_encoder import log_scales, logit_scale
 from supclap.ema import WeightAverage
-from supclap.evaluation.embed import embed_audio, embed_texts
+from supclap.evaluation.encoders import SupClapEncoder, caption_languages
 from supclap.evaluation.intervals import metrics_with_intervals
 from supclap.evaluation.queries import retrieval_queries
 from supclap.evaluation.retrieval import pooled_retrieval_metrics, pooled_retrieval_ranks
@@ -77,6 +77,7 @@ class _Embedder(torch.nn.Module):
     def __init__(self, model: SupClapForContrastiveTraining):
         super().__init__()
         self.model = model
+        self.config = model.clap.config
 
     def get_audio_features(self, **inputs: torch.Tensor) -> BaseModelOutputWithPooling:
         return BaseModelOutputWithPooling(pooler_output=self.model(**inputs))
@@ -307,12 +308,13 @@ class SupClapTrainer(Trainer):
         of the clips without their audio; `label` is `None` where a clip has none.
         """
         embedded = []
-        model = _Embedder(self.model)
+        encoder = SupClapEncoder(_Embedder(self.model), self.processing_class, name="training", fingerprint="")
         for rows in dataloader:
             # one pass each, as sharded ranks must take the same number of them
-            audio = embed_audio(model, self.processing_class, [row["audio"] for row in rows], len(rows))
+            audio = encoder.embed_audio([row["audio"] for row in rows], len(rows))
             captions = [caption for row in rows for caption in row["captions"]]
-            texts = embed_texts(model, self.processing_class, captions, len(captions))
+            languages = [code for row in rows for code in caption_languages(row)]
+            texts = encoder.embed_texts(captions, None if None in languages else languages, len(captions))
             per_clip = torch.as_tensor(texts).split([len(row["captions"]) for row in rows])
             named = [{"id": row["id"], "captions": row["captions"], "label": row.get("label")} for row in rows]
             local = list(zip(torch.as_tensor(audio), per_clip, named, strict=True))

@@ -125,6 +125,19 @@ def test_several_seeds_widen_the_interval_by_their_spread(tmp_path):
     assert "±" in comparison_table([several], [])
 
 
+def test_tasks_in_several_languages_are_compared_in_their_mean_too(tmp_path):
+    for run, noises in (("a", (0.8, 1.4)), ("b", (1.6, 1.5))):
+        for language, noise in zip(("eng_Latn", "fra_Latn"), noises, strict=True):
+            own = save_retrieval(tmp_path / language / run, noise) / "queries" / "task.npz"
+            save_queries(tmp_path / run / "queries" / f"task[{language}].npz", load_queries(own))
+    comparisons, _ = compare_runs([tmp_path / "a"], [tmp_path / "b"])
+    recall = {one.task: one for one in comparisons if one.metric == "audio_to_text/recall@1"}
+    english, french, mean = recall["task[eng_Latn]"], recall["task[fra_Latn]"], recall["task (mean of 2 languages)"]
+    assert mean.difference == pytest.approx((english.difference + french.difference) / 2)
+    assert mean.low < mean.difference < mean.high
+    assert (mean.n, mean.n_clips) == (80, 40)
+
+
 # --- several labels a clip -----------------------------------------------------------------------------------------
 
 

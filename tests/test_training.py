@@ -24,9 +24,67 @@ def test_a_run_saves_a_model_results_and_curves_and_logs_every_part(recipe, tmp_
     assert "Steps 0 to 12" in card
     for name in ("results.json", "training_curves.png", "recipe.json", "_svr_criterion.safetensors", "checkpoint-12"):
         assert re.search(rf"^\w+ +{folder / name}$", printed, re.MULTILINE), name
+    assert results["chosen_on"] == "last"
     logged = set().union(*_runs.history(folder, 12))
     parts = {"loss", "loss_contrastive", "loss_svr", "loss_constraint", "radius", "pair_distance"}
     assert parts | {"radius_out_of_range", "temperature", "eval_text_to_audio/recall@1", "eval_loss"} <= logged
+
+
+def test_a_checkpoint_chosen_on_the_test_set_as_in_the_paper_is_labelled(recipe, tmp_path):
+    chosen = ["--choose_checkpoint_on", "test", "--metric_for_best_model", "text_to_audio/recall@1"]
+    printed = _runs.finish(recipe, *chosen, "--load_best_model_at_end", "true", "--max_steps", "4")
+    assert "chosen on the TEST set" in printed
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["chosen_on"] == "test"
+    # the test split is what training evaluated: its best score is the one reported
+    state = json.loads((tmp_path / "run" / "checkpoint-4" / "trainer_state.json").read_text())
+    assert state["best_metric"] == results["retrieval"]["text_to_audio/recall@1"]["value"]
+
+
+def test_choosing_on_the_test_set_needs_a_choice(tmp_path):
+    from supclap import SupClapTrainingArguments
+
+    with pytest.raises(ValueError, match="load_best_model_at_end"):
+        SupClapTrainingArguments(str(tmp_path), choose_checkpoint_on="test")
+    arguments = SupClapTrainingArguments(
+        str(tmp_path), load_best_model_at_end=True, eval_strategy="steps", eval_steps=500
+    )
+    assert arguments.chosen_on == "validation"
+
+
+def test_the_queries_a_run_saves_give_its_results_again(tiny_model, processor, tmp_path, capsys):
+    from supclap import SupClapTrainer, SupClapTrainingArguments
+    from supclap.evaluation.compare import compare_runs
+    from supclap.report import evaluate_and_report
+
+    rng = np.random.default_rng(0)
+    rows = [
+        {"id": f"r{n}", "audio": {"array": 0.1 * rng.standard_normal(8000).astype("f4"), "sampling_rate": 16000}}
+        | {"captions": [f"sound {n}", f"noise {n}"], "label": "ab"[n % 2]}
+        for n in range(7)
+    ]
+    args = SupClapTrainingArguments(str(tmp_path), use_cpu=True, eval_pool_size=3)
+    results = evaluate_and_report(SupClapTrainer(tiny_model, args, processing_class=processor), {"test": rows}, rows)
+    comparisons, _ = compare_runs([tmp_path], [tmp_path])
+    again = {(one.task, one.metric): one.a for one in comparisons}
+    assert again == {
+        **{("retrieval", name): metric["value"] for name, metric in results["retrieval"].items()},
+        ("zero_shot", "accuracy"): results["zero_shot"]["accuracy"]["value"],
+    }
+    assert "last checkpoint, chosen by no score" in capsys.readouterr().out
+
+
+def test_evaluation_takes_one_clip_with_a_label_and_gives_numbers(tiny_model, processor, tmp_path):
+    from supclap import SupClapTrainer, SupClapTrainingArguments
+
+    args = SupClapTrainingArguments(str(tmp_path), use_cpu=True, eval_pool_size=100)
+    row = {"id": "a", "audio": {"array": np.ones(8000, "f4"), "sampling_rate": 16000}, "captions": ["x"], "label": "x"}
+    trainer = SupClapTrainer(tiny_model, args, processing_class=processor, eval_dataset=[row])
+    metrics = trainer.evaluate()
+    assert metrics["eval_text_to_audio/recall@1"] == 1.0
+    assert metrics["eval_loss"] == 0.0
+    with_intervals, _ = trainer.retrieval([row])
+    assert with_intervals["text_to_audio/recall@1"] == {"value": 1.0, "low": None, "high": None, "n": 1}
 
 
 def test_the_saved_model_has_no_training_only_weights_and_the_radius_lies_beside_it(recipe, tmp_path):

@@ -19,7 +19,15 @@ from typing import Any
 import numpy as np
 
 from supclap.evaluation.intervals import bootstrap_mean_average_precision, mean_average_precisions, paired_difference
-from supclap.evaluation.queries import FOLDER, Queries, is_multi_label, load_queries, metric_queries
+from supclap.evaluation.queries import (
+    FOLDER,
+    Queries,
+    is_multi_label,
+    load_queries,
+    mean_over_languages,
+    metric_queries,
+    task_languages,
+)
 
 
 # Permutations of runs that are enumerated at most.
@@ -91,16 +99,26 @@ def compare_runs(
         raise CompareError(f"No task is common: {'; '.join(', '.join(sorted(own)) for own in files)}.")
     lacking = sorted({task for own in files for task in own} - set(common))
     notes = [f"not compared, for not every run has it: {task}" for task in lacking]
-    comparisons = []
+    comparisons: list[Comparison] = []
+    queries: dict[str, list[dict[str, Queries]]] = {}
     for task in common:
         arrays = [load_queries(own[task]) for own in files]
         _check_same_clips(task, arrays, [*runs_a, *runs_b])
         different = _different_audio(arrays)
         if different:
             notes.append(f"{task}: the audio of {different} clips is not the same in all runs")
-        split = len(runs_a)
-        compare = _compare_multi_label if is_multi_label(arrays[0]) else _compare_means
-        comparisons += compare(task, arrays[:split], arrays[split:], n_resamples, seed)
+        if is_multi_label(arrays[0]):
+            comparisons += _compare_multi_label(task, arrays[: len(runs_a)], arrays[len(runs_a) :], n_resamples, seed)
+        else:
+            queries[task] = [metric_queries(one) for one in arrays]
+            comparisons += _compare_means(task, queries[task], len(runs_a), n_resamples, seed)
+    for task, names in task_languages(common).items():
+        per_run = [
+            {metric: mean_over_languages({name: queries[name][run][metric] for name in names}) for metric in metrics}
+            for run, metrics in enumerate(queries[names[0]])
+        ]
+        title = f"{task} (mean of {len(names)} languages)"
+        comparisons += _compare_means(title, per_run, len(runs_a), n_resamples, seed)
     return comparisons, notes
 
 
@@ -147,12 +165,12 @@ def _aligned(queries: Queries, keys: np.ndarray, task: str, metric: str) -> np.n
     return queries.values[order[place]]
 
 
-def _compare_means(task, arrays_a, arrays_b, n_resamples, seed) -> list[Comparison]:
-    per_run = [metric_queries(arrays) for arrays in [*arrays_a, *arrays_b]]
+def _compare_means(task, per_run, n_a, n_resamples, seed) -> list[Comparison]:
+    """Compares the first `n_a` runs with the others, in every metric of their queries."""
     comparisons = []
     for metric, first in per_run[0].items():
         values = np.stack([_aligned(run[metric], first.keys, task, metric) for run in per_run])
-        values_a, values_b = values[: len(arrays_a)], values[len(arrays_a) :]
+        values_a, values_b = values[:n_a], values[n_a:]
         if len(np.unique(first.clusters)) < 2:
             raise CompareError(f"{task}: one clip is too few to compare.")
         pair = paired_difference(values_a.mean(0), values_b.mean(0), first.clusters, n_resamples, seed=seed)

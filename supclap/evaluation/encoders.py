@@ -20,7 +20,7 @@ class Msclap:
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -67,6 +67,24 @@ NLLB_CODES = {
 _LONG_AUDIO = ("target_length", "window_hop", "long_audio_pooling")
 
 
+def caption_languages(row: Mapping[str, Any]) -> list[str | None]:
+    """The language code of each caption of a row, whose `language` is one code, one a caption, or missing.
+
+    Raises:
+        ValueError: The row has another number of codes than captions.
+    """
+    language, captions = row.get("language"), row["captions"]
+    codes = [language] * len(captions) if language is None or isinstance(language, str) else list(language)
+    if len(codes) != len(captions):
+        raise ValueError(f"Row {row.get('id')!r} has {len(captions)} captions and {len(codes)} languages.")
+    return [nllb_code(code) for code in codes]
+
+
+def nllb_code(language: str | None) -> str | None:
+    """`fr` as `fra_Latn`; other codes as they are."""
+    return NLLB_CODES.get(language, language)
+
+
 class DualEncoder(Protocol):
     """Embeds clips and texts into one space.
 
@@ -102,7 +120,7 @@ class SupClapEncoder:
     def __init__(self, model: Any, processor: Callable, name: str, fingerprint: str):
         self.model, self.processor = model, processor
         self.name, self.fingerprint = name, fingerprint
-        self.is_multilingual = hasattr(processor.tokenizer, "src_lang")
+        self.is_multilingual = hasattr(getattr(processor, "tokenizer", None), "src_lang")
         audio = getattr(model.config, "audio_config", None)
         windows = {key: getattr(audio, key) for key in _LONG_AUDIO if hasattr(audio, key)}
         self.record = {
@@ -116,7 +134,7 @@ class SupClapEncoder:
     def embed_texts(self, texts: Sequence[str], languages: Sequence[str] | None, batch_size: int) -> torch.Tensor:
         codes = None
         if languages is not None and self.is_multilingual:
-            codes = [NLLB_CODES.get(language, language) for language in languages]
+            codes = [nllb_code(language) for language in languages]
         return embed_texts(self.model, self.processor, texts, batch_size, text_lang=codes)
 
 

@@ -7,6 +7,7 @@ classification: `clip_ids`, `labels`, `targets` and `predicted`. Of classificati
 """
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +99,30 @@ def metric_queries(arrays: Mapping[str, np.ndarray], ks: Sequence[int] = DEFAULT
     if is_multi_label(arrays):
         return {}
     return {"accuracy": Queries((arrays["predicted"] == arrays["targets"]).astype(float), clips, clips)}
+
+
+def task_languages(tasks: Sequence[str]) -> dict[str, list[str]]:
+    """Tasks that were run in several languages (files `task[language].npz`), and their files' names."""
+    found: dict[str, list[str]] = {}
+    for name in tasks:
+        parts = re.fullmatch(r"(.+)\[.+\]", name)
+        if parts:
+            found.setdefault(parts[1], []).append(name)
+    return {task: names for task, names in found.items() if len(names) > 1}
+
+
+def mean_over_languages(queries: Mapping[str, Queries]) -> Queries:
+    """One metric's queries in several languages as queries whose mean is the unweighted mean of the languages' means.
+
+    The clusters are the clips, so a resample draws a clip in all its languages.
+    """
+    total = sum(len(query.values) for query in queries.values())
+    weights = {language: total / (len(queries) * len(query.values)) for language, query in queries.items()}
+    return Queries(
+        np.concatenate([query.values * weights[language] for language, query in queries.items()]),
+        np.concatenate([np.char.add(f"{language}\x1f", query.keys) for language, query in queries.items()]),
+        np.concatenate([query.clusters for query in queries.values()]),
+    )
 
 
 def _number_repeats(keys: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 from supclap.data.captions import check_row
 from supclap.evaluation import queries as query_files
 from supclap.evaluation.cache import CachedEncoder
-from supclap.evaluation.encoders import NLLB_CODES
+from supclap.evaluation.encoders import caption_languages, nllb_code
 from supclap.evaluation.inputs import Column, name_some
 from supclap.evaluation.intervals import bootstrap_mean_average_precision, metrics_with_intervals, value_with_interval
 from supclap.evaluation.queries import Queries
@@ -110,19 +110,21 @@ def _run_task(task, encoder, output_dir, root, load_corpus, report) -> list[dict
 
         return [run_mteb_task(task, encoder)]
     rows = load_rows(task, root, load_corpus)
+    audio = Column(rows, "audio")
+    # reading a cell of a `datasets.Dataset` reads its whole row, sound and all
+    rows = rows.remove_columns("audio") if hasattr(rows, "remove_columns") else rows
     ids = clip_ids(rows)
     report(f"{task.name}: {len(ids)} clips")
 
     def progress(done: int, total: int) -> None:
         report(f"{task.name}: {done} of {total} clips embedded")
 
+    # what is wrong with captions or labels is said before hours of embedding
+    side = _captions(rows) if task.kind == "retrieval" else _classes(task, rows)
+    embeds, contents = encoder.embed_audio(audio, ids, progress)
     if task.kind == "retrieval":
-        for index in range(len(rows)):
-            check_row(rows[index], index)
-        audio, contents = encoder.embed_audio(Column(rows, "audio"), ids, progress)
-        return _retrieval(task, encoder, rows, ids, audio.numpy(), contents, output_dir)
-    audio, contents = encoder.embed_audio(Column(rows, "audio"), ids, progress)
-    return [_zero_shot(task, encoder, rows, ids, audio.numpy(), contents, output_dir)]
+        return _retrieval(task, encoder, side, ids, embeds.numpy(), contents, output_dir)
+    return [_zero_shot(task, encoder, side, rows, ids, embeds.numpy(), contents, output_dir)]
 
 
 def clip_ids(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -153,36 +155,31 @@ def _entry(task: Task, language: str | None, n_clips: int, **more: Any) -> dict[
 # ---- Retrieval ----
 
 
-def _code(language: str | None) -> str | None:
-    return NLLB_CODES.get(language, language)
-
-
 def _captions(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, str | None]]:
     """Every caption as (clip, text, language code)."""
     captions = []
     for clip, row in enumerate(rows):
-        language = row.get("language")
-        codes = [language] * len(row["captions"]) if language is None or isinstance(language, str) else language
-        if len(codes) != len(row["captions"]):
-            raise ValueError(f"Row {row['id']!r} has {len(row['captions'])} captions and {len(codes)} languages.")
-        captions += [(clip, text, _code(code)) for text, code in zip(row["captions"], codes, strict=True)]
+        check_row({"audio": "is read later", **row}, clip)
+        captions += [(clip, *caption) for caption in zip(row["captions"], caption_languages(row), strict=True)]
     return captions
 
 
-def _retrieval(task, encoder, rows, ids, audio, contents, output_dir) -> list[dict]:
-    captions = _captions(rows)
+def _retrieval(task, encoder, captions, ids, audio, contents, output_dir) -> list[dict]:
     if not task.languages:
         return [_retrieve(task, encoder, None, captions, ids, audio, contents, output_dir)[0]]
     there = sorted({str(code) for _, _, code in captions})
-    entries, queries = [], []
+    entries, queries = [], {}
     for language in task.languages:
-        own = [caption for caption in captions if caption[2] == _code(language)]
+        own = [caption for caption in captions if caption[2] == nllb_code(language)]
         if not own:
             raise ValueError(f"No caption is in {language!r}; the languages of the captions are {', '.join(there)}.")
         entry, values = _retrieve(task, encoder, language, own, ids, audio, contents, output_dir)
         entries.append(entry)
-        queries.append(values)
-    mean = {name: mean_over_languages([values[name] for values in queries]) for name in queries[0]}
+        queries[language] = values
+    mean = {}
+    for name in values:
+        every = query_files.mean_over_languages({language: own[name] for language, own in queries.items()})
+        mean[name] = value_with_interval(every.values, every.clusters)
     for name in [name for name in entries[0]["metrics"] if name not in mean]:  # median ranks
         medians = [entry["metrics"][name] for entry in entries]
         n = sum(median["n"] for median in medians)
@@ -231,18 +228,11 @@ def _retrieve(task, encoder, language, captions, ids, audio, contents, output_di
     return entry, query_files.metric_queries(arrays)
 
 
-def mean_over_languages(queries: Sequence[Queries]) -> dict[str, float | int | None]:
-    """The unweighted mean of one metric over languages, with an interval that draws a clip in all its languages."""
-    total = sum(len(query.values) for query in queries)
-    # weighted so that the mean over all queries is the mean of the languages' means
-    values = [query.values * (total / (len(queries) * len(query.values))) for query in queries]
-    return value_with_interval(np.concatenate(values), np.concatenate([query.clusters for query in queries]))
-
-
 # ---- Zero-shot classification ----
 
 
-def _zero_shot(task, encoder, rows, ids, audio, contents, output_dir) -> dict:
+def _classes(task: Task, rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str], list[list[int]], bool]:
+    """The labels, how prompts spell them, the indices of each row's labels, and whether a row may have several."""
     column = "label" if rows[0].get("label") is not None else "labels"
     labels = [str(label) for label in task.labels] or _labels_of(rows, column)
     spelling = {str(label): words for label, words in task.spelling.items()}
@@ -252,9 +242,13 @@ def _zero_shot(task, encoder, rows, ids, audio, contents, output_dir) -> dict:
             f"spelling names {strange[0]!r}, which is no label; the labels are {', '.join(labels[:20])} …"
         )
     words = [spelling.get(label, label_text(label)) for label in labels]
-    targets = row_targets(rows, column, [label_text(label) for label in labels])
+    return labels, words, row_targets(rows, column, [label_text(label) for label in labels]), column == "labels"
+
+
+def _zero_shot(task, encoder, classes, rows, ids, audio, contents, output_dir) -> dict:
+    labels, words, targets, has_several = classes
     prompts = label_prompts(words, task.templates)
-    languages = None if task.language is None else [_code(task.language)] * len(prompts)
+    languages = None if task.language is None else [nllb_code(task.language)] * len(prompts)
     embeds = average_prompts(encoder.embed_texts(prompts, languages), len(labels)).numpy()
     record = {
         "templates": list(task.templates),
@@ -267,7 +261,7 @@ def _zero_shot(task, encoder, rows, ids, audio, contents, output_dir) -> dict:
     file = f"{query_files.FOLDER}/{task.name}.npz"
     arrays = {"clip_ids": np.asarray(ids), "contents": np.asarray(contents), "labels": np.asarray(labels)}
     more: dict[str, Any] = {"n_labels": len(labels), "record": record, "queries": file}
-    if column == "label":
+    if not has_several:
         target = np.array([one[0] for one in targets])
         score = zero_shot_metrics(audio, embeds, target, labels)
         arrays |= {"targets": target, "predicted": score["predicted"]}
