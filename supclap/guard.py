@@ -13,6 +13,8 @@ logger = logging.get_logger(__name__)
 NONFINITE_BATCHES = "nonfinite_batches.jsonl"
 COLLAPSED = 0.99
 """Mean cosine between different clips (or texts) of a batch above which a tower counts as collapsed."""
+SETTLED = 0.05
+"""Share of the run, beside the warm-up, that is not judged: random towers start out alike."""
 PATIENCE = 3
 """Logs in a row that must show a problem before it is reported."""
 
@@ -33,7 +35,7 @@ def record_nonfinite_batch(folder: Path, step: int, rank: int, ids: list[str], v
 
 class GuardRailsCallback(TrainerCallback):
     """Warns once, with what to try, when the logged values show collapsed towers, a temperature at its clamp or radii
-    outside their interval in three logs in a row after the warm-up. `warned` maps each problem to its message.
+    outside their interval in three logs in a row, once the run has settled. `warned` maps each problem to its message.
 
     Args:
         logit_scale_max: Clamp of the inverse temperature.
@@ -45,7 +47,8 @@ class GuardRailsCallback(TrainerCallback):
         self._in_a_row: dict[str, int] = defaultdict(int)
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        if not logs or "loss" not in logs or state.global_step < args.get_warmup_steps(state.max_steps):
+        start = max(args.get_warmup_steps(state.max_steps), SETTLED * state.max_steps)
+        if not logs or "loss" not in logs or state.global_step < start:
             return
         for problem, message in self._problems(logs).items():
             self._in_a_row[problem] = self._in_a_row[problem] + 1 if message else 0

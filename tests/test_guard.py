@@ -74,7 +74,6 @@ def test_a_collapsed_tower_shows_in_the_log_of_a_run_and_is_warned_of(make_train
     guard = GuardRailsCallback(100.0)
     trainer.add_callback(guard)
     trainer.train()
-    assert list(guard.warned) == ["text collapsed"]
     assert "text inputs have a mean cosine of 1.0000" in guard.warned["text collapsed"]
 
 

@@ -98,7 +98,7 @@ def kill_repeatedly(recipe: Path, folder: Path, kills: int, seed: int) -> dict[s
             return done
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(30, marks=pytest.mark.record)])
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.record)])
 def test_a_run_killed_at_random_points_gives_the_same_losses_and_weights(long_recipe, tmp_path, kills):
     done = kill_repeatedly(long_recipe, tmp_path, kills, seed=kills)
     print(done)

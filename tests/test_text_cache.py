@@ -50,8 +50,8 @@ def test_training_with_it_gives_the_losses_of_training_without(make_trainer, tin
 
     histories = []
     for cached in (False, True):
-        trainer = make_trainer(max_steps=3, cache_frozen_text=cached)
         torch.manual_seed(1)
+        trainer = make_trainer(max_steps=3, cache_frozen_text=cached)
         trainer.model.clap.load_state_dict(SupClapModel(tiny_config).state_dict())
         trainer.model.clap.text_model.requires_grad_(False)
         trainer.train()
