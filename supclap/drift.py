@@ -91,7 +91,7 @@ class DriftCallback(TrainerCallback):
             )
         if self.probe is None:
             self.probe = _build_probe(train_dataloader, self.probe_size, args.train_batch_size, args.device)
-        audio, text = self.before = _embed(model, self.probe)
+        audio, text = self.before = embed_in_eval_mode(model, self.probe)
         scale, bias = logit_scale(model.clap).detach(), getattr(model.clap, "logit_bias", None)
         bias = None if model.criterion.objective == "infonce" else 0.0 if bias is None else bias.detach()
         audios, texts = ([batch[side] for batch in self.memory] for side in (0, 1))
@@ -101,7 +101,7 @@ class DriftCallback(TrainerCallback):
 
     def on_optimizer_step(self, args, state, control, model=None, **kwargs):
         if self.measuring:
-            (audio, text), (new_audio, new_text) = self.before, _embed(model, self.probe)
+            (audio, text), (new_audio, new_text) = self.before, embed_in_eval_mode(model, self.probe)
             self._add_cosines("cos_step", (new_audio - audio, audio, text), (new_text - text, text, audio))
 
     def _add_cosines(self, name: str, *sides: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -135,7 +135,7 @@ def _build_probe(loader, size: int, batch_size: int, device) -> list[dict[str, T
 
 
 @torch.no_grad()
-def _embed(model, batches: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
+def embed_in_eval_mode(model, batches: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
     """Audio and text embeddings of the batches, in eval mode; each module's mode is as before afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()

@@ -130,6 +130,14 @@ def test_detach_positive_removes_only_what_the_audio_receives_through_the_direct
     torch.testing.assert_close(audio, direct, rtol=0, atol=1e-10)
 
 
+def test_detach_direction_gives_the_text_the_whole_gradient_and_the_audio_none_of_it(pairs):
+    options = {"svr_direction": "uni", "radius_init": 0.25, "detach_direction": True}
+    (on_audio, on_text), _ = svr_gradients(criterion("static", **options), *pairs)
+    at_support, direct = gradient_at_support(*pairs, 0.25)
+    torch.testing.assert_close(on_text, at_support, rtol=0, atol=1e-10)
+    torch.testing.assert_close(on_audio, direct, rtol=0, atol=1e-10)
+
+
 def test_symmetric_is_the_sum_of_uni_on_texts_and_uni_on_audios(pairs):
     audio, text = pairs
     options = {"svr_direction": "uni", "radius_init": 0.25}

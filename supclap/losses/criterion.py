@@ -256,10 +256,16 @@ class SupClapLoss(nn.Module):
 
         parts = {"loss_contrastive": contrastive, "loss_svr": svr, "loss_constraint": constraint}
         diagnostics = {"pair_distance": distance.mean(), **_radius_diagnostics(radii, distance)}
-        diagnostics = {name: columns.weight * value for name, value in diagnostics.items()}
+        loss = contrastive + self.alpha * svr + self.beta * constraint
+        parts = {name: value.detach() for name, value in parts.items()}
+        if columns.sizes is not None:
+            loss = columns.weight * loss
+            parts, diagnostics = (
+                {name: columns.weight * value for name, value in values.items()} for values in (parts, diagnostics)
+            )
         return ContrastiveLossOutput(
-            loss=columns.weight * (contrastive + self.alpha * svr + self.beta * constraint),
-            parts={name: columns.weight * value.detach() for name, value in parts.items()},
+            loss=loss,
+            parts=parts,
             diagnostics={**diagnostics, "logit_scale": scale.detach(), "temperature": 1 / scale.detach()},
             distance=distance,
             radii=torch.stack([used for _, used in radii]) if radii else None,
