@@ -4,6 +4,7 @@ import json
 import re
 
 import _runs
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
