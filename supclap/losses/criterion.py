@@ -193,8 +193,9 @@ class SupClapLoss(nn.Module):
         self._check(audio_embeds, text_embeds, logit_bias, ids)
         audio, text = full_precision(audio_embeds), full_precision(text_embeds)
         scale = as_scalar(logit_scale, audio, "logit_scale")
-        difference = (audio - text).detach()
-        distance = torch.linalg.vector_norm(difference, dim=-1)
+        difference = audio - text
+        live_distance = torch.linalg.vector_norm(difference, dim=-1)
+        distance = live_distance.detach()
         positive_logits = None
         if self.controlled:
             positive_logits = scale_gradient(scale * (text * audio).sum(-1), self.pull_weight)
@@ -246,7 +247,7 @@ class SupClapLoss(nn.Module):
                 radius = self._predict(predictor, anchor, keys, logits, scale, columns)
                 constraint = constraint + radius_constraint(radius, distance)
             used = radius.minimum(distance) if self.clamp_radius else radius
-            support = support_vectors(anchor, positive, used, **self.support_options)
+            support = support_vectors(anchor, positive, used, distance=live_distance, **self.support_options)
             support_logits = matrix(support, keys)
             svr = svr + contrast(support, keys, support_logits, support_masks)
             if self.text_support:

@@ -16,6 +16,7 @@ def support_vectors(
     positive: Tensor,
     radius: Tensor | float,
     *,
+    distance: Tensor | None = None,
     detach_positive: bool = False,
     detach_direction: bool = False,
     normalize: bool = False,
@@ -31,6 +32,7 @@ def support_vectors(
         anchor: (B, D).
         positive: (B, D).
         radius: (B,), one element, or a number; in the units of the embeddings.
+        distance: (B,), `||a - t||` in the graph, to share it between directions; computed when omitted.
         detach_positive: Send nothing to the positive through `u`; the anchor's gradient stays the same.
         detach_direction: Hold `u` constant. A control without the method: nothing is contracted, and L_svr only weighs the
             negatives anew.
@@ -40,13 +42,19 @@ def support_vectors(
         (B, D) in float32, or float64 for float64 input.
     """
     anchor, positive = full_precision(anchor), full_precision(positive)
-    difference = (positive.detach() if detach_positive else positive) - anchor
-    distance = torch.linalg.vector_norm(difference, dim=-1, keepdim=True)
-    direction = torch.where(distance > EPS, difference / distance.clamp_min(EPS), 0)
+    if detach_positive:
+        positive, distance = positive.detach(), None
+    if distance is None:
+        distance = torch.linalg.vector_norm(positive - anchor, dim=-1)
     if detach_direction:
-        direction = direction.detach()
-    radius = torch.as_tensor(radius, dtype=anchor.dtype, device=anchor.device).reshape(-1, 1)
-    support = anchor + radius * direction
+        distance = distance.detach()
+    radius = torch.as_tensor(radius, dtype=anchor.dtype, device=anchor.device).flatten()
+    # t + R u is the point at the share R/||a - t|| of the way from t to a
+    share = torch.where(distance > EPS, radius / distance.clamp_min(EPS), 0)[:, None]
+    if detach_direction:
+        support = anchor + share * (positive - anchor).detach()
+    else:
+        support = torch.lerp(anchor, positive, share)
     return F.normalize(support, dim=-1) if normalize else support
 
 
