@@ -15,6 +15,7 @@ from supclap.evaluation.embed import embed_audio, embed_texts
 from supclap.evaluation.intervals import metrics_with_intervals
 from supclap.evaluation.retrieval import pooled_retrieval_metrics, pooled_retrieval_ranks
 from supclap.evaluation.zero_shot import encode_labels, zero_shot_metrics
+from supclap.layer_rates import apply_layer_decay
 from supclap.losses import SupClapLoss, info_nce
 from supclap.training_args import SupClapTrainingArguments
 from supclap.training_model import SupClapForContrastiveTraining
@@ -113,6 +114,10 @@ class SupClapTrainer(Trainer):
                 if moved:
                     group["params"] = [parameter for parameter in group["params"] if id(parameter) not in own]
                     optimizer.add_param_group({"params": moved, "lr": rate, "weight_decay": group["weight_decay"]})
+        if self.args.layer_decay is not None:
+            apply_layer_decay(
+                optimizer, (self.model.clap.text_model, self.model.clap.audio_model), self.args.layer_decay
+            )
         return optimizer
 
     # ---- Evaluation ----
