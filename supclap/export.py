@@ -2,10 +2,11 @@
 
 import argparse
 import json
+import logging
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,6 +15,9 @@ from torch import nn
 from modeling_supclap import SupClapModel
 from processing_supclap import SupClapFeatureExtractor, SupClapProcessor, load_waveform
 
+
+if TYPE_CHECKING:
+    import onnx
 
 AUDIO_GRAPH, TEXT_GRAPH, DESCRIPTION = "audio.onnx", "text.onnx", "export.json"
 # Largest difference of an entry of a unit-length embedding from torch's.
@@ -217,16 +221,20 @@ def _export(
         output_names=[output],
         verbose=False,
     )
-    proto = program.model_proto
-    if int8:
-        from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
-
-        quantizer = MatMulNBitsQuantizer(proto, bits=8, block_size=INT8_BLOCK, is_symmetric=True)
-        quantizer.process()
-        proto = quantizer.model.model
     import onnx
 
-    onnx.save(proto, path)
+    onnx.save(quantize(program.model_proto) if int8 else program.model_proto, path)
+
+
+def quantize(graph: "onnx.ModelProto") -> "onnx.ModelProto":
+    """The graph with the weights of its matrix products in 8 bits; the mel filters stay as they are."""
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    logging.getLogger("onnxruntime.quantization.matmul_nbits_quantizer").setLevel(logging.WARNING)
+    mel = [node.name for node in graph.graph.node if any("mel_filters" in name for name in node.input)]
+    quantizer = MatMulNBitsQuantizer(graph, bits=8, block_size=INT8_BLOCK, is_symmetric=True, nodes_to_exclude=mel)
+    quantizer.process()
+    return quantizer.model.model
 
 
 def _compare(model: SupClapModel, processor: SupClapProcessor, folder: Path) -> dict[str, float]:

@@ -16,6 +16,7 @@ from supclap.data.augment import SpectrogramAugment, WaveformAugment
 from supclap.data.captions import CaptionedClips
 from supclap.data.collator import ContrastiveCollator
 from supclap.data.mixing import SceneMixer
+from supclap.layer_rates import encoder_layers
 from supclap.training_args import SupClapTrainingArguments
 
 
@@ -112,11 +113,11 @@ def freeze_first_layers(encoder: torch.nn.Module, count: int) -> None:
     Raises:
         RecipeError: The encoder has no list of layers, or fewer than `count`.
     """
-    total = encoder.config.num_hidden_layers
-    lists = [m for m in encoder.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == total]
-    if not lists or not 0 <= count <= total:
+    layers = encoder_layers(encoder)
+    if layers is None or not 0 <= count <= len(layers):
+        total = encoder.config.num_hidden_layers
         raise RecipeError(f"frozen_text_layers must lie in 0 … {total}, the layers of the encoder; got {count}.")
-    trained = {id(parameter) for layer in lists[0][count:] for parameter in layer.parameters()}
+    trained = {id(parameter) for layer in layers[count:] for parameter in layer.parameters()}
     for parameter in encoder.parameters():
         parameter.requires_grad_(id(parameter) in trained)
 

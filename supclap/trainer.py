@@ -34,6 +34,7 @@ from supclap.evaluation.queries import retrieval_queries
 from supclap.evaluation.retrieval import pooled_retrieval_metrics, pooled_retrieval_ranks
 from supclap.evaluation.zero_shot import encode_labels, zero_shot_metrics
 from supclap.guard import NonFiniteError, record_nonfinite_batch
+from supclap.layer_rates import apply_layer_decay
 from supclap.losses import SupClapLoss, info_nce
 from supclap.preemption import any_rank
 from supclap.text_cache import FrozenTextCache
@@ -250,6 +251,10 @@ class SupClapTrainer(Trainer):
                 if moved:
                     group["params"] = [parameter for parameter in group["params"] if id(parameter) not in own]
                     optimizer.add_param_group({"params": moved, "lr": rate, "weight_decay": group["weight_decay"]})
+        if self.args.layer_decay is not None:
+            apply_layer_decay(
+                optimizer, (self.model.clap.text_model, self.model.clap.audio_model), self.args.layer_decay
+            )
         return optimizer
 
     # ---- Evaluation ----

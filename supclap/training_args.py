@@ -91,6 +91,10 @@ class SupClapTrainingArguments(TrainingArguments):
     text_learning_rate: float | None = field(
         default=None, metadata={"help": "Learning rate of the text encoder; that of the model when null."}
     )
+    layer_decay: float | None = field(
+        default=None,
+        metadata={"help": "Each layer of both encoders learns at this share of the rate of the layer above it."},
+    )
     freeze_temperature: bool = field(default=False, metadata={"help": "Keep the temperature at its initial value."})
     ema_decay: float | None = field(
         default=None,
