@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,6 +12,11 @@ from transformers import BatchFeature, SequenceFeatureExtractor
 from transformers.audio_utils import mel_filter_bank
 
 from .audio_supclap import load_waveform
+
+
+if TYPE_CHECKING:
+    # Transformers before 5.8 opens a folder with the files alone that a file names itself.
+    from .decoding_supclap import decode  # noqa: F401
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,6 +10,11 @@ from transformers import ZeroShotAudioClassificationPipeline
 
 from .audio_supclap import load_waveform
 from .text_supclap import check_texts, encode_text
+
+
+if TYPE_CHECKING:
+    # Transformers before 5.8 opens a folder with the files alone that a file names itself.
+    from .decoding_supclap import decode  # noqa: F401
 
 
 DEFAULT_TEMPLATE = "This is a sound of {}."

@@ -2,13 +2,21 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import AutoTokenizer, BatchFeature, ProcessorMixin
 
 from .encoder_features_supclap import SupClapEncoderFeatureExtractor
 from .text_supclap import TEXT_OPTIONS, encode_text
+
+
+if TYPE_CHECKING:
+    # Saving follows these imports, so that the task which the config names has its code. Transformers before 5.8 opens
+    # a folder with the files alone that a file names itself, so those behind the pipeline's are here too.
+    from .audio_supclap import load_waveform  # noqa: F401
+    from .decoding_supclap import decode  # noqa: F401
+    from .pipeline_supclap import SupClapZeroShotAudioClassificationPipeline  # noqa: F401
 
 
 # What makes a folder a SentenceTransformer: one module whose two methods give the embeddings as they are. The files
@@ -125,9 +133,6 @@ class SupClapProcessor(ProcessorMixin):
         Returns:
             The files written.
         """
-        # The finder of files to save follows this import, so that the task that the config names has its code.
-        from .pipeline_supclap import SupClapZeroShotAudioClassificationPipeline  # noqa: F401
-
         folder = Path(save_directory)
         folder.mkdir(parents=True, exist_ok=True)
         # SentenceTransformers passes bare arrays on without a rate, so they are taken to have the model's.

@@ -194,13 +194,15 @@ def tower_licences(facts: Facts) -> dict[str, str]:
     recipe, config = facts.recipe, facts.config
     text_type = config["text_config"].get("model_type")
     if recipe.get("model"):
-        return {f"The model that training went on from ({recipe['model']})": licence_of_model(recipe["model"])}
+        return {f"The model that training went on from ({_shown(recipe['model'])})": licence_of_model(recipe["model"])}
     named = {}
     if recipe:
         text = recipe.get("text_model")
-        named[f"The text encoder ({text})"] = licence_of_model(_resolve(text), text_type) if text else "unknown"
+        named[f"The text encoder ({_shown(text)})"] = (
+            licence_of_model(_resolve(text), text_type) if text else "unknown"
+        )
         if recipe.get("audio_model") and not _is_random_audio(facts):
-            named[f"The audio encoder ({recipe['audio_model']})"] = licence_of_model(recipe["audio_model"])
+            named[f"The audio encoder ({_shown(recipe['audio_model'])})"] = licence_of_model(recipe["audio_model"])
     else:
         # Converted or saved by hand: only the architecture tells.
         named[f"The text encoder ({text_type})"] = licence_of_model(config["text_config"].get("_name_or_path") or "")
@@ -223,9 +225,18 @@ def _is_random_audio(facts: Facts) -> bool:
 
 
 def _resolve(name: str) -> str:
+    from supclap.config import RecipeError
     from supclap.recipe import resolve_model_path
 
-    return resolve_model_path(name)
+    try:
+        return resolve_model_path(name)
+    except RecipeError:  # a package that this machine lacks: nothing is known of it here
+        return name
+
+
+def _shown(name: str | None) -> str:
+    """A Hub id or relative folder as it is; of an absolute path, which may tell who trained where, the last part."""
+    return Path(name).name if name and Path(name).is_absolute() else str(name)
 
 
 def _base_models(facts: Facts) -> list[str]:
@@ -383,8 +394,8 @@ def _parameter_count(folder: Path) -> int:
 def _training(facts: Facts) -> str:
     if not facts.recipe:
         return "Nothing is recorded about the training."
-    text = facts.recipe.get("text_model") or facts.recipe.get("model")
-    audio = "random weights" if _is_random_audio(facts) else facts.recipe.get("audio_model")
+    text = _shown(facts.recipe.get("text_model") or facts.recipe.get("model"))
+    audio = "random weights" if _is_random_audio(facts) else f"`{_shown(facts.recipe.get('audio_model'))}`"
     start = f"Started from `{text}`" + ("." if facts.recipe.get("model") else f" (text) and {audio} (audio).")
     rows = ["| hyper-parameter | value |", "| --- | --- |"]
     rows += [

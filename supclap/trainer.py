@@ -363,7 +363,7 @@ class SupClapTrainer(Trainer):
         if not self.is_world_process_zero():
             return None
         options = {"private": self.args.hub_private_repo, **kwargs}
-        if self.hub_model_id is None:
+        if getattr(self, "hub_model_id", None) is None:
             self.init_hf_repo(token=token, private=options["private"])
         return push_checkpoint(
             self.args.output_dir,

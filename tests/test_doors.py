@@ -13,6 +13,7 @@ import pytest
 import soundfile
 import torch
 from transformers import AutoConfig, AutoFeatureExtractor, AutoModel, AutoProcessor, AutoTokenizer, pipeline
+from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
 
 import supclap
 
@@ -211,6 +212,14 @@ def test_sentence_transformer_gives_the_embeddings_of_the_model(process, tiny_mo
         np.testing.assert_allclose(result[form], audio, atol=1e-5)
     assert result["dimension"] == text.shape[1]
     assert result["modalities"] == ["text", "audio"]
+
+
+def test_a_code_file_names_every_file_it_needs(shared_checkpoint):
+    """Transformers before 5.8 copies what a file of a local folder imports, but not what that imports in turn."""
+    for name in ("configuration", "modeling", "modeling_ced", "processing", "feature_extraction", "pipeline"):
+        file = shared_checkpoint / (f"{name}.py" if name == "modeling_ced" else f"{name}_supclap.py")
+        needed = {path.split("/")[-1] for path in get_relative_import_files(file)}
+        assert needed <= {f"{module}.py" for module in get_relative_imports(file)}, file.name
 
 
 def test_no_code_of_a_checkpoint_runs_without_the_flag(remote_code):

@@ -99,6 +99,17 @@ def test_the_text_tells_data_objective_settings_machine_and_curves(run_folder):
     assert "| audio-text retrieval: text to audio, recall@1 | 25.0 | 12.5 to 50.0 | 2 |" in text
 
 
+def test_the_card_names_no_folder_of_the_machine(run_folder, tmp_path):
+    text = write_card(run_folder, "me/model").read_text()
+    assert str(tmp_path) not in text
+    assert "Started from `text-encoder`" in text
+
+
+def test_a_text_encoder_of_a_package_that_is_not_here_has_unknown_terms(run_folder):
+    set_recipe(run_folder, text_model="package:no_such_package/model")
+    assert ModelCard.load(write_card(run_folder)).data.license == "other"
+
+
 def test_a_resumed_run_says_that_its_first_part_is_not_in_the_time(run_folder):
     record_run(run_folder, ROWS, seconds=90, first_step=8, last_step=12, processes=1)
     assert "the time before step 8 is not recorded" in write_card(run_folder).read_text()
