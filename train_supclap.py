@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> dict:
         train_dataset=train_data,
         eval_dataset=evaluation.get("validation"),
         callbacks=[TrainingCurvesCallback()],
-        manifest=build_manifest(splits, data_args.content_hashes),
+        manifest=build_manifest(splits, data_args.content_hashes) if training_args.should_save else None,
     )
     if not training_args.disable_tqdm:
         trainer.remove_callback(ProgressCallback)

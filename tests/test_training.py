@@ -131,6 +131,13 @@ def test_a_run_saves_a_model_results_and_curves_and_logs_every_part(recipe, tmp_
     assert 0 <= results["zero_shot"]["accuracy"]["low"] <= results["zero_shot"]["accuracy"]["value"]
     assert (folder / "training_curves.png").read_bytes().startswith(b"\x89PNG")
     assert str(folder / "results.json") in printed
+    for place in (folder, folder / "checkpoint-12"):
+        manifest = json.loads((place / "data_manifest.json").read_text())["splits"]
+        assert {split: part["n_clips"] for split, part in manifest.items()} == {
+            "train": 16,
+            "validation": 4,
+            "test": 4,
+        }
     logged = set().union(*history(folder, 12))
     parts = {"loss", "loss_contrastive", "loss_svr", "loss_constraint", "radius", "pair_distance"}
     assert parts | {"radius_out_of_range", "temperature", "eval_text_to_audio/recall@1", "eval_loss"} <= logged
