@@ -11,7 +11,7 @@ from supclap.data import CaptionedClips, CorpusMixture, DataError, build_manifes
 from supclap.data.cache import WaveformCache
 from supclap.data.captions import draw_caption
 from supclap.data.languages import tokenizer_codes
-from supclap.data.manifest import MANIFEST, save_manifest
+from supclap.data.manifest import MANIFEST, save_manifest, source_of
 from supclap.data.tables import table_rows
 
 
@@ -246,6 +246,19 @@ def test_the_manifest_holds_ids_hashes_sources_licences_and_what_was_left_out(es
     assert train["licences"] == {"CC BY 3.0": 4}
     assert (train["n_clips"], train["n_captions"], train["n_removed"]) == (4, 4, 2)
     assert {item["reason"][:7] for item in train["removed"]} == {"no audi", "leak: f"}
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ("youtube:abc", "youtube"),
+        ("https://sounds.example.org/s/1/", "sounds.example.org"),
+        ("a package: its/file.flac http://elsewhere.example.org/1", "a package"),
+        (None, "not stated"),
+    ],
+)
+def test_sources_are_counted_without_the_names_of_clips(source, kind):
+    assert source_of({"source": source}) == kind
 
 
 def test_the_cache_of_waveforms_is_bounded_by_bytes():

@@ -19,6 +19,13 @@ def test_a_run_saves_a_model_results_and_curves_and_logs_every_part(recipe, tmp_
     assert results["retrieval"]["text_to_audio/recall@1"]["n"] == 8  # two captions of each of four clips
     assert 0 <= results["zero_shot"]["accuracy"]["low"] <= results["zero_shot"]["accuracy"]["value"]
     assert (folder / "training_curves.png").read_bytes().startswith(b"\x89PNG")
+    for place in (folder, folder / "checkpoint-12"):
+        manifest = json.loads((place / "data_manifest.json").read_text())["splits"]
+        assert {split: part["n_clips"] for split, part in manifest.items()} == {
+            "train": 16,
+            "validation": 4,
+            "test": 4,
+        }
     card = (folder / "README.md").read_text()
     assert "value: 0" in card or "value: 1" in card
     assert "| train | 16 | unknown | unknown (16) |" in card

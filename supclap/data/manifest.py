@@ -5,6 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from .captions import caption_languages
 from .inspection import content_hash, map_rows
@@ -59,12 +60,9 @@ def _describe(name: str, rows: Sequence[dict], content_hashes: bool) -> dict:
 
 
 def source_of(row: dict) -> str:
-    """Where a clip comes from, without what names the clip itself: `youtube`, `freesound`, or the source in full."""
+    """Where a clip comes from, without what names the clip itself: `youtube`, `freesound`, or the host of an address."""
     source = str(row.get("source") or "not stated")
-    kind, colon, clip = source.partition(":")
-    if colon and not clip.startswith("//") and " " not in clip:
-        return kind
-    return source.split("/")[2] if "://" in source and source.count("/") > 2 else source
+    return urlsplit(source).netloc if "://" in source.partition(" ")[0] else source.partition(":")[0]
 
 
 def save_manifest(manifest: dict, folder: str | Path) -> Path:

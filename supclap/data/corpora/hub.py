@@ -168,13 +168,13 @@ def load(
     Args:
         folder: Id of a data set of the Hub, or a folder that `Dataset.save_to_disk` wrote.
         split: Its split.
-        audio_column: As for [`DatasetRows`], with all that follow but the last two.
-        caption_columns: ·
-        label_column: ·
-        id_column: ·
-        template: ·
-        language: ·
-        licence: ·
+        audio_column: Column of the audio.
+        caption_columns: Columns of captions; those of a usual name when omitted.
+        label_column: Column of the class.
+        id_column: Column of the clip's id; rows of one id are one clip.
+        template: Caption of a class.
+        language: Language of the captions where there is no column `language`.
+        licence: Licence where there is no column `licence`.
         subset: Configuration of a data set of the Hub.
         revision: Revision of a data set of the Hub.
 
