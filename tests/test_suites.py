@@ -15,7 +15,7 @@ from sklearn.metrics import average_precision_score
 from supclap.cli import main
 from supclap.evaluation import retrieval_metrics
 from supclap.evaluation.cache import CachedEncoder, EmbeddingCache, content_hash, text_hash
-from supclap.evaluation.encoders import ClapEncoder, fingerprint_folder, load_encoder
+from supclap.evaluation.encoders import NLLB_CODES, ClapEncoder, fingerprint_folder, load_encoder
 from supclap.evaluation.queries import load_queries
 from supclap.evaluation.runner import evaluate_suite
 from supclap.evaluation.suite import Suite, SuiteError, Task, built_in_suites, load_rows, load_suite
@@ -360,7 +360,8 @@ def test_the_built_in_suites_can_be_read():
     assert built_in_suites() == ["maeb", "paper", "zeroshot"]
     assert {task.kind for task in load_suite("maeb").tasks} == {"mteb"}
     paper = {task.name: task for task in load_suite("paper").tasks}
-    assert len(paper["audiocaps-multilingual"].languages) == 8
+    multilingual = paper["audiocaps-multilingual"]
+    assert multilingual.languages == multilingual.options["languages"] == list(NLLB_CODES)
     assert paper["esc50"].templates == ["This is a sound of {}"]
 
 
@@ -393,6 +394,27 @@ def test_rows_of_a_corpus_come_from_the_loader_with_split_and_options(tmp_path):
     rows = load_rows(task, tmp_path, lambda *args, **kwargs: seen.append((args, kwargs)) or [{"id": "x"}])
     assert rows == [{"id": "x"}]
     assert seen == [(("clotho", tmp_path / "clotho_v2.1"), {"split": "val", "skip_bad": True})]
+
+
+def test_rows_that_the_loader_left_out_are_counted_in_the_score(tmp_path):
+    class Rows(list):
+        removed = [{"id": "torn", "reason": "cannot be decoded"}]
+
+    task = Task("t", "zero_shot", corpus="c", split=[1, 2], data_dir=".", expected_clips=5)
+    cached = CachedEncoder(Counter(), EmbeddingCache(tmp_path / "cache.sqlite"))
+    seen = []
+    summary = evaluate_suite(
+        cached,
+        Suite("s", (task,)),
+        tmp_path,
+        tmp_path,
+        load_corpus=lambda *args, **kwargs: seen.append(kwargs) or Rows(class_rows()),
+        skip_bad=True,
+        report=lambda line: None,
+    )
+    assert seen == [{"split": [1, 2], "skip_bad": True}]
+    assert (summary["results"][0]["left_out"], summary["results"][0]["split"]) == (["torn"], "1,2")
+    assert "4 of 5 clips (1 left out)" in text_table([summary])
 
 
 # --- tables --------------------------------------------------------------------------------------------------------

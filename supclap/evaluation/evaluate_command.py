@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how the checkpoint was chosen, where it has no record",
     )
     add("--require-all", action="store_true", help="exit with status 1 when the data of a task are missing")
+    add("--skip-bad", action="store_true", help="leave out clips without usable audio; counted in the results")
     add("--format", choices=("text", "markdown", "csv", "json"), default="text", help="form of the table on stdout")
 
 
@@ -56,7 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
         chosen_on = recorded_choice(checkpoint) or arguments.chosen_on
         folder = arguments.output_dir / folder_name(checkpoint) / suite.name
         summary = evaluate_suite(
-            CachedEncoder(encoder, cache, arguments.batch_size), suite, folder, root, chosen_on, report=report
+            CachedEncoder(encoder, cache, arguments.batch_size),
+            suite,
+            folder,
+            root,
+            chosen_on,
+            skip_bad=arguments.skip_bad,
+            report=report,
         )
         files += tables.write_tables([summary], folder)
         summaries.append(summary)

@@ -42,6 +42,7 @@ def evaluate_suite(
     root: str | Path,
     chosen_on: str | None = None,
     load_corpus: Callable[..., Sequence[dict]] | None = None,
+    skip_bad: bool = False,
     report: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Runs every task of a suite whose data are there. Stopped and started again, it goes on where it was.
@@ -54,6 +55,7 @@ def evaluate_suite(
         root: Where the relative data folders of the tasks start.
         chosen_on: How the checkpoint was chosen: `validation`, `test` or `last`; `None` when that is not known.
         load_corpus: See [`load_rows`].
+        skip_bad: The same; how many rows were left out is said in the record of the score.
         report: Called with a line about each task.
 
     Returns:
@@ -76,7 +78,7 @@ def evaluate_suite(
     for task in suite.tasks:
         head = {"task": task.name, "kind": task.kind, "language": None}
         try:
-            entries = _run_task(task, encoder, output_dir, root, load_corpus, report)
+            entries = _run_task(task, encoder, output_dir, root, load_corpus, skip_bad, report)
         except DataNotFound as error:
             entries = [{**head, "status": NOT_RUN, "reason": str(error)}]
         except (ValueError, OSError, ImportError) as error:
@@ -104,15 +106,15 @@ def write_json(path: Path, content: Any) -> None:
     os.replace(part, path)
 
 
-def _run_task(task, encoder, output_dir, root, load_corpus, report) -> list[dict]:
+def _run_task(task, encoder, output_dir, root, load_corpus, skip_bad, report) -> list[dict]:
     if task.kind == "mteb":
         from supclap.evaluation.mteb import run_mteb_task
 
         return [run_mteb_task(task, encoder)]
-    rows = load_rows(task, root, load_corpus)
+    rows = load_rows(task, root, load_corpus, skip_bad)
     audio = Column(rows, "audio")
-    # reading a cell of a `datasets.Dataset` reads its whole row, sound and all
-    rows = rows.remove_columns("audio") if hasattr(rows, "remove_columns") else rows
+    removed = [row["id"] for row in getattr(rows, "removed", ())]
+    rows = _without_audio(rows)
     ids = clip_ids(rows)
     report(f"{task.name}: {len(ids)} clips")
 
@@ -123,8 +125,17 @@ def _run_task(task, encoder, output_dir, root, load_corpus, report) -> list[dict
     side = _captions(rows) if task.kind == "retrieval" else _classes(task, rows)
     embeds, contents = encoder.embed_audio(audio, ids, progress)
     if task.kind == "retrieval":
-        return _retrieval(task, encoder, side, ids, embeds.numpy(), contents, output_dir)
-    return [_zero_shot(task, encoder, side, rows, ids, embeds.numpy(), contents, output_dir)]
+        entries = _retrieval(task, encoder, side, ids, embeds.numpy(), contents, output_dir)
+    else:
+        entries = [_zero_shot(task, encoder, side, rows, ids, embeds.numpy(), contents, output_dir)]
+    return [entry | {"left_out": removed} for entry in entries] if removed else entries
+
+
+def _without_audio(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Rows to look through often: reading a cell of rows that lie in a file reads the whole row, sound and all."""
+    if hasattr(rows, "without_audio"):
+        return [rows.without_audio(index) for index in range(len(rows))]
+    return rows.remove_columns("audio") if hasattr(rows, "remove_columns") else rows
 
 
 def clip_ids(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -148,7 +159,12 @@ def clip_ids(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def _entry(task: Task, language: str | None, n_clips: int, **more: Any) -> dict[str, Any]:
     expected = {} if task.expected_clips is None else {"expected_clips": task.expected_clips}
     head = {"task": task.name, "kind": task.kind, "language": language, "status": DONE}
-    source = {"data": task.corpus or task.table, "split": task.split if task.corpus else None}
+    split = None if task.table else task.split
+    source = {
+        "data": task.corpus or task.table,
+        "split": ",".join(map(str, split)) if isinstance(split, list) else split,
+    }
+    source |= {key: value for key, value in (("where", task.where), ("options", task.options)) if value}
     return {**head, **source, "n_clips": n_clips, **expected, **more}
 
 

@@ -44,7 +44,7 @@ class Task:
         corpus: Name of a corpus.
         table: CSV, JSON-lines or Parquet file in `data_dir`, relative to it.
         data_dir: Folder of the data, relative to the root of all data; the name of the corpus when omitted.
-        split: Split of a corpus.
+        split: Split of a corpus, or several; a fold is a split.
         options: Further arguments of the corpus's loader.
         where: Keeps those rows of a table whose columns have one of the values listed.
         audio_column: Column of a table with the file, relative to the table.
@@ -65,7 +65,7 @@ class Task:
     corpus: str | None = None
     table: str | None = None
     data_dir: str | None = None
-    split: str = "test"
+    split: str | int | list = "test"
     options: dict = field(default_factory=dict)
     where: dict = field(default_factory=dict)
     audio_column: str = "file_name"
@@ -166,7 +166,9 @@ def _task(entry: Any, where: str) -> Task:
         raise SuiteError(f"{where} ({entry['name']}): {error}") from None
 
 
-def load_rows(task: Task, root: Path, load_corpus: Callable[..., Sequence[dict]] | None = None) -> Sequence[dict]:
+def load_rows(
+    task: Task, root: Path, load_corpus: Callable[..., Sequence[dict]] | None = None, skip_bad: bool = False
+) -> Sequence[dict]:
     """The rows of a task, in the row format.
 
     Args:
@@ -174,6 +176,7 @@ def load_rows(task: Task, root: Path, load_corpus: Callable[..., Sequence[dict]]
         root: Where relative folders start.
         load_corpus: Called as `load_corpus(name, data_dir, split=..., **options)`; that of `supclap.data.corpora` when
             omitted.
+        skip_bad: Whether the loader leaves rows without usable audio out; it lists them in `removed` of the rows.
 
     Raises:
         DataNotFound: The folder, or a file of it, is not there.
@@ -187,7 +190,8 @@ def load_rows(task: Task, root: Path, load_corpus: Callable[..., Sequence[dict]]
     if load_corpus is None:
         from supclap.data.corpora import load_corpus
     try:
-        rows = load_corpus(task.corpus, folder, split=task.split, **task.options)
+        skip = {"skip_bad": True} if skip_bad else {}
+        rows = load_corpus(task.corpus, folder, split=task.split, **skip, **task.options)
     except FileNotFoundError as error:
         raise DataNotFound(f"data not found at {folder}: {error}") from error
     if not len(rows):
@@ -216,6 +220,8 @@ def _table_rows(task: Task, path: Path) -> list[dict]:
         label_column=task.label_column,
     )
     rows = to_rows(table, path.parent, arguments, str(path))
-    for row, record in zip(rows, table, strict=True):
-        row |= {key: record[key] for key in ("fold", "language") if key in record}
+    records = {str(record.get("id") or record[task.audio_column]): record for record in table}
+    for row in rows:
+        record = records[str(row["id"])]
+        row |= {key: record[key] for key in ("fold", "language") if record.get(key) and key not in row}
     return rows

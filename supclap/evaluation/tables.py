@@ -46,6 +46,8 @@ def size_text(entry: Mapping[str, Any]) -> str:
         return ""
     official = entry.get("expected_clips", entry["n_clips"])
     parts = [f"{entry['n_clips']}" + (f" of {official}" if official != entry["n_clips"] else "") + " clips"]
+    if entry.get("left_out"):
+        parts[0] += f" ({len(entry['left_out'])} left out)"
     if "n_texts" in entry:
         parts.append(f"{entry['n_texts']} captions")
     if "n_labels" in entry:
