@@ -13,7 +13,20 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
-    ["torch", "torchaudio", "datasets", "transformers.trainer", "supclap.trainer", "supclap.recipe", "supclap.report"]
+    [
+        "accelerate",
+        "datasets",
+        "matplotlib.backends.backend_agg",
+        "matplotlib.figure",
+        "soundfile",
+        "supclap.recipe",
+        "supclap.report",
+        "torch._dynamo",  # the first step of an optimizer imports it
+        "torchaudio.functional",
+        "train_supclap",
+        "transformers.models.bert.modeling_bert",
+        "transformers.trainer",
+    ]
 )
 
 
