@@ -20,6 +20,7 @@ from transformers.trainer_utils import (
 from transformers.utils import logging
 
 from supclap.callbacks import EpochCallback, WeightWarmupCallback
+from supclap.data.captions import caption_languages
 from supclap.data.collator import ContrastiveCollator
 from supclap.data.manifest import save_manifest
 from supclap.data.mixing import SceneMixer
@@ -28,7 +29,7 @@ from supclap.data.streaming import StreamedClips
 from supclap.drift import DriftCallback
 from supclap.dual_encoder import log_scales, logit_scale
 from supclap.ema import WeightAverage
-from supclap.evaluation.encoders import SupClapEncoder, caption_languages
+from supclap.evaluation.encoders import SupClapEncoder
 from supclap.evaluation.intervals import metrics_with_intervals
 from supclap.evaluation.queries import retrieval_queries
 from supclap.evaluation.retrieval import pooled_retrieval_metrics, pooled_retrieval_ranks

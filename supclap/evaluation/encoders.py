@@ -20,7 +20,7 @@ class Msclap:
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -65,19 +65,6 @@ NLLB_CODES = {
 
 # Fields of an audio encoder's configuration that say what becomes of a long clip.
 _LONG_AUDIO = ("target_length", "window_hop", "long_audio_pooling")
-
-
-def caption_languages(row: Mapping[str, Any]) -> list[str | None]:
-    """The language code of each caption of a row, whose `language` is one code, one a caption, or missing.
-
-    Raises:
-        ValueError: The row has another number of codes than captions.
-    """
-    language, captions = row.get("language"), row["captions"]
-    codes = [language] * len(captions) if language is None or isinstance(language, str) else list(language)
-    if len(codes) != len(captions):
-        raise ValueError(f"Row {row.get('id')!r} has {len(captions)} captions and {len(codes)} languages.")
-    return [nllb_code(code) for code in codes]
 
 
 def nllb_code(language: str | None) -> str | None:

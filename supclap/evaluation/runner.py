@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from supclap.data.captions import check_row
+from supclap.data.captions import caption_languages, check_row
 from supclap.evaluation import queries as query_files
 from supclap.evaluation.cache import CachedEncoder
-from supclap.evaluation.encoders import caption_languages, nllb_code
+from supclap.evaluation.encoders import nllb_code
 from supclap.evaluation.inputs import Column, name_some
 from supclap.evaluation.intervals import bootstrap_mean_average_precision, metrics_with_intervals, value_with_interval
 from supclap.evaluation.queries import Queries
@@ -176,7 +176,9 @@ def _captions(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, str | N
     captions = []
     for clip, row in enumerate(rows):
         check_row({"audio": "is read later", **row}, clip)
-        captions += [(clip, *caption) for caption in zip(row["captions"], caption_languages(row), strict=True)]
+        captions += [
+            (clip, *caption) for caption in zip(row["captions"], map(nllb_code, caption_languages(row)), strict=True)
+        ]
     return captions
 
 
