@@ -77,8 +77,10 @@ class AudioGraph(nn.Module):
         positions = torch.where(positions > last, 2 * last - positions, positions)  # and at the end of each clip
         inside = (positions >= 0) & (positions < lengths[:, None])
         samples = waveform.gather(1, positions.clamp(min=0).minimum(lengths[:, None] - 1)) * inside
-        spectrum = torch.view_as_real(torch.fft.rfft(samples.unflatten(1, (frames, self.n_fft)) * self.window))
-        power = spectrum[..., 0].square() + spectrum[..., 1].square()
+        # in float64: the float32 transform of onnxruntime has errors above the floor of top_db beside a pure tone
+        framed = samples.unflatten(1, (frames, self.n_fft)).double() * self.window.double()
+        spectrum = torch.view_as_real(torch.fft.rfft(framed))
+        power = (spectrum[..., 0].square() + spectrum[..., 1].square()).float()
         decibels = 10 * (power @ self.mel_filters).clamp(min=1e-10).log10()
         real_frames = 1 + lengths // self.hop_length
         mask = (torch.arange(frames) < real_frames[:, None])[..., None]

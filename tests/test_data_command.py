@@ -10,7 +10,8 @@ import soundfile
 import torch
 
 from supclap.cli import main
-from supclap.data import CaptionedClips, DataError, load_corpus
+from supclap.config import DataArguments
+from supclap.data import CaptionedClips, DataError, load_corpus, load_splits
 from supclap.data.check import check_splits, script_of
 from supclap.data.inspection import inspect_clip
 from supclap.data.opening import open_rows
@@ -157,6 +158,8 @@ def test_training_from_shards_equals_training_from_the_originals(originals, tmp_
     assert [(row["label"], row["licence"], row["language"]) for row in shards] == [
         (row["label"], row["licence"], row["language"]) for row in rows
     ]
+    recipe = DataArguments(corpus="webdataset", data_dir=str(tmp_path / "out"))
+    assert [row["id"] for row in load_splits(recipe)["train"]] == [row["id"] for row in rows]
     ours, theirs = CaptionedClips(shards, max_duration=0.2), CaptionedClips(rows, max_duration=0.2)
     for index in range(7):
         a, b = ours[index], theirs[index]

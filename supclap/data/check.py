@@ -63,7 +63,9 @@ def _describe(looked: Sequence[tuple[dict, ClipFacts | None]]) -> dict:
     captions = [(row, caption) for row, _ in looked for caption in row.get("captions") or []]
     texts = [caption for _, caption in captions if isinstance(caption, str) and caption.strip()]
     words = np.array([len(text.split()) for text in texts]) if texts else np.zeros(1)
-    languages = Counter(str(code) for row, _ in looked if row.get("captions") for code in caption_languages(row))
+    languages = Counter(
+        code or "not stated" for row, _ in looked if row.get("captions") for code in caption_languages(row)
+    )
     return {
         "n_clips": len(looked),
         "n_captions": len(captions),

@@ -93,6 +93,11 @@ def split_name(name: str, split: str | int) -> str:
 
 
 def default_splits(name: str) -> dict[str, list[str]]:
-    """The splits that training, validation and test take unless told otherwise: those that go by that name."""
+    """The splits that training, validation and test take unless told otherwise: those that go by that name.
+
+    A corpus of your own is trained on its `train`; the others have to be named.
+    """
     module = corpus_module(name)
+    if not module.SPLITS:
+        return {"train": ["train"]}
     return {split: [split] for split in ("train", "validation", "test") if split in module.SPLITS}
