@@ -58,25 +58,29 @@ def corpora(tmp_path_factory):
     root = tmp_path_factory.mktemp("corpora")
     rng = np.random.default_rng(0)
 
-    def clips(folder: str, count: int) -> list[str]:
+    def clips(folder: str, count: int, prefix: str = "clip") -> list[str]:
         (root / folder).mkdir(parents=True, exist_ok=True)
-        names = [f"{Path(folder).name}{number}.wav" for number in range(count)]
+        names = [f"{prefix[:4]:-<4}-{number:06}.wav" for number in range(count)]  # as long as a YouTube id
         for name in names:
             soundfile.write(root / folder / name, 0.1 * rng.standard_normal(6000), 16000)
         return names
 
     def table(path: str, header: str, rows: list[str]) -> None:
+        (root / path).parent.mkdir(exist_ok=True)
         (root / path).write_text("\n".join([header, *rows]))
 
     for split in ("train", "val", "test"):
-        names = clips("audiocaps", 8)
-        table(f"audiocaps/{split}.csv", "file_name,caption", [f"{name},noise of {name}" for name in names])
+        names = clips("audiocaps", 8, split)
+        for language in ("", "fr/", "de/", "es/", "nl/", "ca/", "ja/", "zh/"):
+            rows = [f"{name},{language or 'en/'} noise of {name}" for name in names]
+            table(f"audiocaps/{language}{split}.csv", "file_name,caption", rows)
     captions = [f"caption_{number}" for number in range(1, 6)]
     for split in ("development", "validation", "evaluation"):
-        names = clips(f"clotho/{split}", 8)
-        columns = [*captions, "caption"]  # the last one for the multilingual recipes
-        rows = [",".join([name, *(f"{column} of {name}" for column in columns)]) for name in names]
-        table(f"clotho/{split}/clotho_captions_{split}.csv", ",".join(["file_name", *columns]), rows)
+        names = clips(f"clotho/{split}", 8, split)
+        rows = [",".join([name, *(f"{column} of {name}" for column in captions)]) for name in names]
+        table(f"clotho/clotho_captions_{split}.csv", ",".join(["file_name", *captions]), rows)
+        rows = [f"{name},{language} noise of {name},{language}" for name in names for language in ("en", "fr")]
+        table(f"clotho/{split}/captions.csv", "file_name,caption,language", rows)
     names = clips("own", 8)
     splits = ["train"] * 6 + ["validation", "test"]
     rows = [f"{name},noise of {name},{split}" for name, split in zip(names, splits, strict=True)]
