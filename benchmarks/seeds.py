@@ -51,8 +51,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("overrides", nargs="*", help="after --: keys of the recipe and their values")
-    arguments = parser.parse_args()
+    parser.epilog = "After --: keys of the recipe and their values."
+    # argparse gives a list of positionals no second chance after an option
+    split = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    arguments, overrides = parser.parse_args(sys.argv[1:split]), sys.argv[split + 1 :]
     results = []
     for seed in arguments.seeds:
         output = ROOT / "outputs" / f"{arguments.recipe.stem}-seed{seed}"
@@ -60,7 +62,7 @@ def main() -> None:
         if done.exists():
             results.append(json.loads(done.read_text(encoding="utf-8")))
         else:
-            results.append(run(arguments.recipe, seed, output, arguments.overrides))
+            results.append(run(arguments.recipe, seed, output, overrides))
     print(summarise(results))
 
 
