@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     # a folder with the files alone that a file names itself, so those behind the pipeline's are here too.
     from .audio_supclap import load_waveform  # noqa: F401
     from .decoding_supclap import decode  # noqa: F401
+    from .feature_extraction_supclap import SupClapFeatureExtractor  # noqa: F401
     from .pipeline_supclap import SupClapZeroShotAudioClassificationPipeline  # noqa: F401
 
 

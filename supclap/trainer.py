@@ -157,10 +157,12 @@ class SupClapTrainer(Trainer):
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         ids = inputs.pop("ids", None)
+        if ids is None:  # a collator of another model may name its rows or not
+            ids = inputs["clip_ids"].tolist() if "clip_ids" in inputs else []
         outputs = model(**inputs)
         if model.training:
             values = {name: value.detach().float().mean() for name, value in outputs.items()}
-            self._micro_batches.append((inputs["clip_ids"].tolist() if ids is None else ids, values))
+            self._micro_batches.append((ids, values))
         return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
 
     def _get_grad_norm(self, model, grad_norm=None):

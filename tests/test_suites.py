@@ -207,7 +207,7 @@ def test_a_language_without_captions_fails_and_names_those_there(tmp_path):
     [
         ({"captions": [" "]}, r"row 1 \(id 'c'\) has the caption ' '"),
         ({"id": "d"}, "1 rows repeat an id, the first 'd'"),
-        ({"language": ["en"]}, "row 'c' has 2 captions and 1 languages"),
+        ({"language": ["en"]}, r"row 1 \(id 'c'\) has 1 languages for 2 captions"),
         ({"audio": clip(np.nan)}, "Clip 'c' cannot be embedded: .*NaN"),
         ({"audio": "nowhere.wav"}, "Clip 'c': .*nowhere.wav"),
     ],

@@ -44,16 +44,9 @@ def check_row(row: dict, index: int) -> None:
 
 
 def caption_languages(row: dict) -> list[str | None]:
-    """The language of each caption of a row, whose `language` is one code, one a caption, or missing (`None`).
-
-    Raises:
-        ValueError: The row has another number of codes than captions.
-    """
+    """The language of each caption of a row, whose `language` is one code, one a caption, or missing (`None`)."""
     language, captions = row.get("language"), row["captions"]
-    codes = [language] * len(captions) if language is None or isinstance(language, str) else list(language)
-    if len(codes) != len(captions):
-        raise ValueError(f"row {row.get('id')!r} has {len(captions)} captions and {len(codes)} languages.")
-    return codes
+    return [language] * len(captions) if language is None or isinstance(language, str) else list(language)
 
 
 def draw_caption(row: dict, rng: np.random.Generator, weights: Mapping[str, float] | None = None) -> int:
