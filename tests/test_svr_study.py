@@ -10,7 +10,6 @@ from safetensors.torch import load_file
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT)]
 import svr_study  # noqa: E402
-from test_training import recipe, text_encoder, tones  # noqa: E402, F401
 
 import train_supclap  # noqa: E402
 from supclap.config import parse_recipe  # noqa: E402
@@ -50,7 +49,7 @@ def test_differences_are_paired_with_the_plain_loss_of_the_same_objective():
     assert "Δ" not in lines[2] + lines[4]
 
 
-def test_two_steps_of_some_rows_give_a_table_and_are_not_run_again(recipe, tmp_path):  # noqa: F811
+def test_two_steps_of_some_rows_give_a_table_and_are_not_run_again(recipe, tmp_path):
     rows = ["infonce", "zero-radius", "detached-direction", "perpendicular-0.25", "siglip-bi-dynamic"]
     overrides = ["--max_steps", "2", "--drift_steps", "1", "--eval_strategy", "no", "--save_strategy", "no"]
     calls = []
