@@ -76,7 +76,9 @@ def main(argv: list[str] | None = None) -> dict:
         train_dataset=train_data,
         eval_dataset=evaluation.get(training_args.choose_checkpoint_on),
         callbacks=[preemption, guard_rails, *([] if dry_run else [TrainingCurvesCallback()])],
-        manifest=build_manifest(splits, data_args.content_hashes) if training_args.should_save else None,
+        manifest=build_manifest(splits, data_args.content_hashes and not dry_run)
+        if training_args.should_save
+        else None,
     )
     if not training_args.disable_tqdm:
         trainer.remove_callback(ProgressCallback)

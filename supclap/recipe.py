@@ -117,9 +117,13 @@ def freeze_first_layers(encoder: torch.nn.Module, count: int) -> None:
     if layers is None or not 0 <= count <= len(layers):
         total = encoder.config.num_hidden_layers
         raise RecipeError(f"frozen_text_layers must lie in 0 … {total}, the layers of the encoder; got {count}.")
-    trained = {id(parameter) for layer in layers[count:] for parameter in layer.parameters()}
+    in_layers = [{id(parameter) for parameter in layer.parameters()} for layer in layers]
+    trained = set().union(*in_layers[count:])
+    behind = False
     for parameter in encoder.parameters():
-        parameter.requires_grad_(id(parameter) in trained)
+        behind = behind or id(parameter) in in_layers[-1]
+        is_last = behind and id(parameter) not in set().union(*in_layers)
+        parameter.requires_grad_(id(parameter) in trained or is_last)
 
 
 def has_random_audio_encoder(args: ModelArguments) -> bool:
@@ -210,7 +214,7 @@ def check_recipe(
         return
     if not write:
         return
-    part = path.with_suffix(".part")
+    part = path.with_suffix(f".part{os.getpid()}")  # each rank writes the same
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(json.dumps(current, indent=1), encoding="utf-8")
@@ -237,6 +241,11 @@ def _resumable_keys() -> set[str]:
         "max_grad_norm",
         "adam_beta1",
         "adam_beta2",
+        "adam_epsilon",
+        "optim_args",
+        "lr_scheduler_kwargs",
+        "data_seed",
+        "train_sampling_strategy",
     }
     objective = set(SupClapTrainingArguments.__annotations__)
     return (own & (changing | objective)) - _FREE_ON_RESUME

@@ -6,10 +6,13 @@ from pathlib import Path
 from transformers.trainer_utils import get_last_checkpoint
 
 from supclap.callbacks import CURVES
+from supclap.data.manifest import MANIFEST
+from supclap.drift import DRIFT_FILE
+from supclap.evaluation.queries import FOLDER, save_queries
 from supclap.guard import NONFINITE_BATCHES, GuardRailsCallback
 from supclap.model_card import write_card
 from supclap.recipe import RECIPE_FILE
-from supclap.run_record import record_run
+from supclap.run_record import RUN_FILE, record_run
 from supclap.trainer import SupClapTrainer
 from supclap.training_model import CRITERION_WEIGHTS
 
@@ -35,7 +38,6 @@ def evaluate_and_report(
     import numpy as np
 
     from supclap.evaluation.intervals import format_table, value_with_interval
-    from supclap.evaluation.queries import FOLDER, save_queries
     from supclap.evaluation.runner import write_json
     from supclap.evaluation.tables import CHOSEN_ON
     from supclap.evaluation.zero_shot import zero_shot_classification
@@ -46,7 +48,6 @@ def evaluate_and_report(
         "chosen_on": trainer.args.chosen_on,
     }
     queries = {}
-    clap = trainer.accelerator.unwrap_model(trainer.model).clap.eval()
     if test_data is not None:
         results["retrieval"], queries["retrieval"] = trainer.retrieval(test_data)
         results["pool_size"] = trainer.args.eval_pool_size
@@ -55,7 +56,7 @@ def evaluate_and_report(
         labels = sorted({row["label"] for row in labelled})
         if len(labels) > 1:
             templates = list(trainer.args.zero_shot_templates)
-            score = zero_shot_classification(clap, trainer.processing_class, labelled, labels, templates)
+            score = zero_shot_classification(trainer.embedder(), trainer.processing_class, labelled, labels, templates)
             queries["zero_shot"] = {
                 "clip_ids": np.asarray([str(row["id"]) for row in labelled]),
                 "labels": np.asarray(labels),
@@ -111,6 +112,10 @@ def _written(trainer: SupClapTrainer) -> list[str]:
         "recipe": folder / RECIPE_FILE,
         "best": best,
         "last": last,
+        "data": folder / MANIFEST,
+        "run": folder / RUN_FILE,
+        "queries": folder / FOLDER,
+        "drift": folder / DRIFT_FILE,
         "left out": folder / NONFINITE_BATCHES,
         "tensorboard": folder / "runs",
     }

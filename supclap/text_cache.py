@@ -65,6 +65,7 @@ class FrozenTextCache:
                 _, pooled = self._encode({name: value[missing] for name, value in inputs.items()})
             found = {keys[row]: value for row, value in zip(missing, pooled, strict=True)}
         pooled = torch.stack([found[key] if key in found else self.pooled[key] for key in keys])
+        pooled = pooled.to(next(self.model.text_projection.parameters()).device)
         return torch.nn.functional.normalize(self.model.text_projection(pooled).float(), dim=-1)
 
 

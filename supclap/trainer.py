@@ -27,7 +27,7 @@ from supclap.data.mixing import SceneMixer
 from supclap.data.sampler import LengthGroupedSampler
 from supclap.data.streaming import StreamedClips
 from supclap.drift import DriftCallback
-from supclap.dual_encoder import log_scales, logit_scale
+from supclap.dual_encoder import limit_logit_scale, log_scales, logit_scale
 from supclap.ema import WeightAverage
 from supclap.evaluation.encoders import SupClapEncoder
 from supclap.evaluation.intervals import metrics_with_intervals
@@ -36,7 +36,7 @@ from supclap.evaluation.retrieval import pooled_retrieval_metrics, pooled_retrie
 from supclap.evaluation.zero_shot import encode_labels, zero_shot_metrics
 from supclap.guard import NonFiniteError, record_nonfinite_batch
 from supclap.layer_rates import apply_layer_decay
-from supclap.losses import SupClapLoss, info_nce
+from supclap.losses import StaticRadius, SupClapLoss, info_nce
 from supclap.preemption import any_rank
 from supclap.text_cache import FrozenTextCache
 from supclap.training_args import SupClapTrainingArguments
@@ -111,6 +111,16 @@ class SupClapTrainer(Trainer):
                 value.requires_grad_(False)
         if args.objective == "siglip" and getattr(model, "logit_bias", None) is None:
             raise ValueError("objective 'siglip' needs a model with a bias: set logit_bias_init_value in its config.")
+        if args.objective == "infonce" and getattr(model, "logit_bias", None) is not None:
+            raise ValueError(
+                "The model has a bias, of training with SigLIP, which InfoNCE cannot train: set objective 'siglip', or "
+                "model.logit_bias and model.config.logit_bias_init_value to None."
+            )
+        if args.n_gpu > 1:
+            raise ValueError(
+                f"One process would share {args.n_gpu} GPUs, each with its own negatives: start one process a GPU with "
+                "`accelerate launch` or `torchrun`, or name one GPU in CUDA_VISIBLE_DEVICES."
+            )
         super().__init__(
             model=SupClapForContrastiveTraining(model, build_criterion(args), args.grad_cache_chunk_size),
             args=args,
@@ -132,6 +142,12 @@ class SupClapTrainer(Trainer):
         if args.svr_warmup or args.constraint_warmup:
             self.add_callback(WeightWarmupCallback(self.model.criterion, args))
         if args.drift:
+            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+                raise ValueError("drift needs the whole weights on each process: leave it out with FSDP or DeepSpeed.")
+            if isinstance(self.train_dataset, torch.utils.data.IterableDataset):
+                raise ValueError(
+                    "drift holds out a probe of the training rows, which a stream does not give: leave it out."
+                )
             self.add_callback(DriftCallback(self.log, args.drift_steps, args.drift_probe_size))
         self._sums: dict[str, torch.Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))
         self._steps = 0
@@ -142,14 +158,29 @@ class SupClapTrainer(Trainer):
     def train(self, *args, **kwargs):
         """Trains as the parent does; with `ema_decay` the model has the averaged weights afterwards."""
         if self.args.cache_frozen_text:
+            rows = getattr(self.train_dataset, "rows", None)
+            if rows is None or isinstance(rows, SceneMixer) or isinstance(self.train_dataset, StreamedClips):
+                raise ValueError(
+                    "cache_frozen_text needs to know all captions beforehand: leave it out for scenes and streams."
+                )
+            if hasattr(getattr(self.processing_class, "tokenizer", None), "src_lang"):
+                raise ValueError(
+                    "cache_frozen_text does not tell languages apart: leave it out for a multilingual tokenizer."
+                )
             self.model.text_cache = FrozenTextCache(self._clap)
-            rows = getattr(self.train_dataset, "rows", ())
-            if not isinstance(rows, SceneMixer):  # whose captions are not known beforehand
-                self.model.text_cache.fill(self.processing_class, (text for row in rows for text in row["captions"]))
+            self.model.text_cache.fill(self.processing_class, (text for row in rows for text in row["captions"]))
         result = super().train(*args, **kwargs)
         if self._ema is not None:
             self._ema.finish()
         return result
+
+    def training_step(self, *args, **kwargs) -> torch.Tensor:
+        # The forward pass limits these too, but under FSDP what it sees are copies.
+        limit_logit_scale(self._clap)
+        for radius in self.accelerator.unwrap_model(self.model).criterion.radius:
+            if isinstance(radius, StaticRadius):
+                radius.limit()
+        return super().training_step(*args, **kwargs)
 
     def _averaged(self):
         """The model with the weights to evaluate and save."""
@@ -255,9 +286,8 @@ class SupClapTrainer(Trainer):
                     group["params"] = [parameter for parameter in group["params"] if id(parameter) not in own]
                     optimizer.add_param_group({"params": moved, "lr": rate, "weight_decay": group["weight_decay"]})
         if self.args.layer_decay is not None:
-            apply_layer_decay(
-                optimizer, (self.model.clap.text_model, self.model.clap.audio_model), self.args.layer_decay
-            )
+            other = getattr(self.model.clap, "audio_model", None) or self.model.clap.vision_model
+            apply_layer_decay(optimizer, (self.model.clap.text_model, other), self.args.layer_decay)
         return optimizer
 
     # ---- Evaluation ----
@@ -299,6 +329,10 @@ class SupClapTrainer(Trainer):
         captions = [caption for row in rows for caption in row["captions"]]
         return metrics_with_intervals(ranks), retrieval_queries(ranks, [row["id"] for row in rows], captions)
 
+    def embedder(self) -> torch.nn.Module:
+        """The dual encoder as evaluation calls it, also where its weights are shards."""
+        return _Embedder(self.model)
+
     @property
     def _clap(self):
         return self.accelerator.unwrap_model(self.model).clap
@@ -308,7 +342,7 @@ class SupClapTrainer(Trainer):
 
     def _zero_shot_accuracy(self, audio: torch.Tensor, labels: list[str]) -> float:
         names = sorted(set(labels))
-        embeds = encode_labels(_Embedder(self.model), self.processing_class, names, self.args.zero_shot_templates)
+        embeds = encode_labels(self.embedder(), self.processing_class, names, self.args.zero_shot_templates)
         return zero_shot_metrics(audio, embeds, [names.index(label) for label in labels])["accuracy"]
 
     def _embed(self, dataloader) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[dict]]:
@@ -316,7 +350,7 @@ class SupClapTrainer(Trainer):
         of the clips without their audio; `label` is `None` where a clip has none.
         """
         embedded = []
-        encoder = SupClapEncoder(_Embedder(self.model), self.processing_class, name="training", fingerprint="")
+        encoder = SupClapEncoder(self.embedder(), self.processing_class, name="training", fingerprint="")
         for rows in dataloader:
             # one pass each, as sharded ranks must take the same number of them
             audio = encoder.embed_audio([row["audio"] for row in rows], len(rows))
@@ -432,6 +466,7 @@ class SupClapTrainer(Trainer):
                 best_model_checkpoint=self.state.best_model_checkpoint,
                 use_mtime=False,  # a kill while deleting renews the time of what is half gone
             )
+        self.accelerator.wait_for_everyone()  # the best checkpoint, perhaps this one, may be opened next
 
     def _load_from_checkpoint(self, resume_from_checkpoint, model=None) -> None:
         self.accelerator.unwrap_model(model or self.model).load_checkpoint(resume_from_checkpoint)

@@ -48,6 +48,9 @@ class ContrastiveCollator:
         batch["ids"] = [sample.get("id") for sample in samples]  # to name the clips of a batch that fails
         key = "group" if self.positives == "clip" else "label"
         if any(sample.get(key) is None for sample in samples):
-            raise ValueError("positives 'label' needs a label in every training row: set label_column, or use 'clip'.")
+            raise ValueError(
+                f"positives {self.positives!r} needs a {key} in every training row: set label_column, or use 'clip'. Scenes "
+                "have no single label: there, 'clip' already means all scenes of one meaning."
+            )
         batch["clip_ids"] = same_clip_ids([sample[key] for sample in samples])
         return batch

@@ -20,6 +20,11 @@ NLLB = {
 }
 
 
+def nllb_code(language: str | None) -> str | None:
+    """`fr` as `fra_Latn`; other codes as they are."""
+    return NLLB.get(language, language)
+
+
 def tokenizer_codes(tokenizer: Any, languages: Sequence[str | None]) -> list[str] | None:
     """The language of each text as the tokenizer calls it; `None` where it takes none or the texts do not say theirs.
 
@@ -34,6 +39,12 @@ def tokenizer_codes(tokenizer: Any, languages: Sequence[str | None]) -> list[str
         return None
     if any(language is None for language in languages):
         raise ValueError("Some captions say their language and others do not; give all rows a `language`.")
-    # a multilingual tokenizer with two-letter codes of its own (M2M100) knows them as they are
+    # a multilingual tokenizer may have two-letter codes of its own (M2M100)
     own = getattr(tokenizer, "lang_code_to_token", None) or {}
-    return [language if language in own else NLLB.get(language, language) for language in languages]
+    short = {code: language for language, code in NLLB.items()}
+
+    def code_of(language: str) -> str:
+        known = (name for name in (language, short.get(language)) if name in own)
+        return next(known, nllb_code(language))
+
+    return [code_of(language) for language in languages]

@@ -1,7 +1,6 @@
 """Scenes from short recordings, with captions that say what happens: for any clip collection with captions."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 
@@ -117,7 +116,7 @@ class SceneMixer:
         if not self.pairs and any(self.kinds.get(kind, 0) for kind in ("sequence", "background")):
             raise ValueError(f"{len(labels)} labels give no {pairs} pair to mix; the labels are {labels}.")
         self._noise_floor: np.ndarray | None = None
-        self._block_meanings = lru_cache(maxsize=8)(self._draw_block_meanings)
+        self._meanings_of_block: dict[tuple[int, int], tuple] = {}
         self._load = WaveformCache(self._prepare, cache_bytes)
         self._plan = self._distinct_plan(labels) if distinct else None
 
@@ -221,6 +220,12 @@ class SceneMixer:
         if kind in ALONE or not pairs:
             return kind if kind in ALONE else "single", labels[rng.integers(len(labels))], None
         return kind, *pairs[rng.integers(len(pairs))]
+
+    def _block_meanings(self, epoch: int, block: int) -> tuple[list[str], list[tuple[str, str]]]:
+        """What `_draw_block_meanings` gives, kept for the scenes of a block, which come one after another."""
+        if (epoch, block) not in self._meanings_of_block:
+            self._meanings_of_block = {(epoch, block): self._draw_block_meanings(epoch, block)}
+        return self._meanings_of_block[epoch, block]
 
     def _draw_block_meanings(self, epoch: int, block: int) -> tuple[list[str], list[tuple[str, str]]]:
         """The labels of a block, and the pairs of them that may be mixed."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import TYPE_CHECKING
 
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, get_worker_info
 
 from .captions import CaptionedClips
 
@@ -51,6 +51,8 @@ class StreamedClips(IterableDataset):
                 clip = CaptionedClips([row], **self._options)
                 clip.set_epoch(epoch)
                 yield clip[0]
+            if empty and (worker := get_worker_info()) is not None and worker.num_workers > 1:
+                return  # a stream of few shards has nothing for some of the workers
             if empty:
                 raise ValueError(
                     "The stream of rows is empty on this rank: use fewer processes, or check its filters."

@@ -29,6 +29,7 @@ import numpy as np
 import torch
 
 import supclap
+from supclap.data.languages import tokenizer_codes
 from supclap.evaluation.embed import embed_audio, embed_texts
 
 
@@ -50,26 +51,8 @@ _FOLDERS_NOT_HASHED = ("checkpoint-", "_", ".", "evaluation", "queries", "runs")
 # Weights in other formats than the one that is loaded, which a download leaves out.
 _NOT_LOADED = ("*.onnx", "*.h5", "*.msgpack", "*.ot", "onnx/*", "openvino/*")
 
-# NLLB codes, which multilingual text encoders take, of the codes that data sets carry: the paper's languages.
-NLLB_CODES = {
-    "en": "eng_Latn",
-    "fr": "fra_Latn",
-    "de": "deu_Latn",
-    "es": "spa_Latn",
-    "nl": "nld_Latn",
-    "ca": "cat_Latn",
-    "ja": "jpn_Jpan",
-    "zh": "zho_Hans",
-}
-
-
 # Fields of an audio encoder's configuration that say what becomes of a long clip.
 _LONG_AUDIO = ("target_length", "window_hop", "long_audio_pooling")
-
-
-def nllb_code(language: str | None) -> str | None:
-    """`fr` as `fra_Latn`; other codes as they are."""
-    return NLLB_CODES.get(language, language)
 
 
 class DualEncoder(Protocol):
@@ -119,9 +102,7 @@ class SupClapEncoder:
         return embed_audio(self.model, self.processor, audios, batch_size)
 
     def embed_texts(self, texts: Sequence[str], languages: Sequence[str] | None, batch_size: int) -> torch.Tensor:
-        codes = None
-        if languages is not None and self.is_multilingual:
-            codes = [nllb_code(language) for language in languages]
+        codes = None if languages is None else tokenizer_codes(self.processor.tokenizer, languages)
         return embed_texts(self.model, self.processor, texts, batch_size, text_lang=codes)
 
 

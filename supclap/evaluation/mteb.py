@@ -18,8 +18,9 @@ from mteb.models import ModelMeta
 from mteb.models.abs_encoder import AbsEncoder
 from torch.utils.data import DataLoader
 
+from supclap.data.languages import NLLB
 from supclap.evaluation.cache import CachedEncoder
-from supclap.evaluation.encoders import NLLB_CODES, DualEncoder, load_encoder
+from supclap.evaluation.encoders import DualEncoder, load_encoder
 from supclap.evaluation.suite import DataNotFound, Task
 
 
@@ -68,7 +69,7 @@ class MtebEncoder(AbsEncoder):
 
 def _language(task_metadata: Any, hf_subset: str) -> str | None:
     spoken = {script.replace("-", "_") for script in task_metadata.hf_subsets_to_langscripts.get(hf_subset, ())}
-    return spoken.pop() if len(spoken) == 1 and spoken <= set(NLLB_CODES.values()) else None
+    return spoken.pop() if len(spoken) == 1 and spoken <= set(NLLB.values()) else None
 
 
 def _load(model_name: str, revision: str | None = None, device: str | None = None, **kwargs: Any) -> MtebEncoder:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from supclap.data.captions import caption_languages, check_row
+from supclap.data.languages import nllb_code
 from supclap.evaluation import queries as query_files
 from supclap.evaluation.cache import CachedEncoder
-from supclap.evaluation.encoders import nllb_code
 from supclap.evaluation.inputs import Column, name_some
 from supclap.evaluation.intervals import bootstrap_mean_average_precision, metrics_with_intervals, value_with_interval
 from supclap.evaluation.queries import Queries

@@ -57,11 +57,15 @@ class StaticRadius(nn.Module):
         self.value = nn.Parameter(torch.tensor([float(radius_init)]))
         self.range = radius_range
 
+    @torch.no_grad()
+    def limit(self) -> None:
+        """Keep the parameter in its range."""
+        if self.range is not None:
+            self.value.clamp_(*self.range)
+
     def forward(self, anchor: Tensor) -> Tensor:
         """Return the radius as (B,), one for each row of `anchor` (B, D)."""
-        if self.range is not None:
-            with torch.no_grad():
-                self.value.clamp_(*self.range)
+        self.limit()
         return self.value.to(full_precision(anchor).dtype).expand(len(anchor))
 
 
