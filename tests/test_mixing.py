@@ -1,5 +1,7 @@
 """Scenes: what is in them, what their captions say, and that they are a function of seed, epoch and index alone."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -42,6 +44,27 @@ def test_a_scene_is_the_same_whenever_it_is_made():
     second[3]
     np.testing.assert_array_equal(first[7]["audio"]["array"], second[7]["audio"]["array"])
     assert first[7]["captions"] == second[7]["captions"]
+
+
+def test_a_mixer_travels_to_another_process():
+    mixer = only("background", block=4, block_labels=3)
+    before = mixer[5]["audio"]["array"]
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(mixer))[5]["audio"]["array"], before)
+
+
+def test_labels_named_unseen_are_not_mixed_with_each_other_in_training():
+    for kind in ("sequence", "background"):
+        mixed = {
+            tuple(sorted(scene["labels"])) for scene in only(kind, size=200, pairs="seen", unseen_labels=["0", "2"])
+        }
+        assert mixed == {("0", "1"), ("0", "3"), ("1", "2"), ("1", "3"), ("2", "3")}
+
+
+def test_speeds_change_pitch_and_length():
+    slow, as_it_is = (only("clip", speeds=[speed])[0]["audio"]["array"] for speed in (80, 100))
+    assert len(slow) == pytest.approx(len(as_it_is) / 0.8, abs=2)
+    peaks = [np.abs(np.fft.rfft(wave, 8000)).argmax() for wave in (slow, as_it_is)]
+    assert peaks[0] == pytest.approx(0.8 * peaks[1], abs=1)
 
 
 def test_epoch_and_seed_change_the_scenes():

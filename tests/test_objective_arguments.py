@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from supclap import SupClapTrainingArguments
+from supclap import SupClapTrainer, SupClapTrainingArguments
 from supclap.callbacks import WeightWarmupCallback
 from supclap.data.collator import ContrastiveCollator
 from supclap.trainer import build_criterion
@@ -82,6 +82,12 @@ def test_detached_direction_and_radius_range_reach_the_criterion(tmp_path):
 def test_bad_arguments_are_named(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         arguments(tmp_path, **options)
+
+
+def test_a_model_trained_with_siglip_is_refused_by_infonce_with_the_way_out(tiny_model, processor, tmp_path):
+    tiny_model.logit_bias = torch.nn.Parameter(torch.zeros(()))
+    with pytest.raises(ValueError, match="set objective 'siglip'"):
+        SupClapTrainer(tiny_model, SupClapTrainingArguments(str(tmp_path), use_cpu=True), processor)
 
 
 def test_a_negative_weight_is_refused_when_the_criterion_is_built(tmp_path):

@@ -45,6 +45,15 @@ def test_a_trained_tower_is_refused(tiny_model):
         FrozenTextCache(tiny_model)
 
 
+def test_scenes_whose_captions_are_not_known_beforehand_are_refused(make_trainer, frozen):
+    from supclap.data import CaptionedClips, SceneMixer
+
+    trainer = make_trainer(cache_frozen_text=True)
+    trainer.train_dataset = CaptionedClips(SceneMixer(trainer.train_dataset.rows, size=8))
+    with pytest.raises(ValueError, match="scenes and streams"):
+        trainer.train()
+
+
 def test_training_with_it_gives_the_losses_of_training_without(make_trainer, tiny_config):
     from supclap import SupClapModel
 
