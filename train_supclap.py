@@ -45,10 +45,14 @@ def main(argv: list[str] | None = None) -> dict:
     recipe.quiet_libraries()
     recipe.use_all_cores()
     splits = load_splits(data_args)
-    recipe.check_recipe(training_args.output_dir, model_args, data_args, training_args, write=not dry_run)
+    output_dir = training_args.output_dir
+    recipe.check_recipe(output_dir, model_args, data_args, training_args, write=False)
     if dry_run:
         training_args.output_dir, training_args.report_to = tempfile.mkdtemp(), []
+        training_args.push_to_hub = False
         atexit.register(shutil.rmtree, training_args.output_dir)
+    else:
+        recipe.check_writable(output_dir)
     set_seed(training_args.seed)
     processor = recipe.build_processor(model_args)
     model = recipe.build_model(model_args)
@@ -68,18 +72,22 @@ def main(argv: list[str] | None = None) -> dict:
 
     (Path(training_args.output_dir) / PREEMPTED_FILE).unlink(missing_ok=True)
     preemption, guard_rails = PreemptionCallback(), GuardRailsCallback(model.config.logit_scale_max)
-    trainer = SupClapTrainer(
-        model=model,
-        args=training_args,
-        processing_class=processor,
-        data_collator=collator,
-        train_dataset=train_data,
-        eval_dataset=evaluation.get(training_args.choose_checkpoint_on),
-        callbacks=[preemption, guard_rails, *([] if dry_run else [TrainingCurvesCallback()])],
-        manifest=build_manifest(splits, data_args.content_hashes and not dry_run)
-        if training_args.should_save
-        else None,
-    )
+    manifest = None
+    if training_args.should_save:
+        manifest = build_manifest(splits, data_args.content_hashes and not dry_run)
+    try:
+        trainer = SupClapTrainer(
+            model=model,
+            args=training_args,
+            processing_class=processor,
+            data_collator=collator,
+            train_dataset=train_data,
+            eval_dataset=evaluation.get(training_args.choose_checkpoint_on),
+            callbacks=[preemption, guard_rails, *([] if dry_run else [TrainingCurvesCallback()])],
+            manifest=manifest,
+        )
+    except ValueError as error:  # settings that do not go together
+        raise RecipeError(str(error)) from error
     if not training_args.disable_tqdm:
         trainer.remove_callback(ProgressCallback)
         trainer.add_callback(ShortProgressCallback())
@@ -89,6 +97,8 @@ def main(argv: list[str] | None = None) -> dict:
         if trainer.is_world_process_zero():
             print(text)
         return {}
+    # only now, so that a start that failed can be mended in the same folder
+    recipe.check_recipe(output_dir, model_args, data_args, training_args, write=True)
     seconds = trainer.train(resume_from_checkpoint=last_checkpoint).metrics["train_runtime"]
     if preemption.preempted:
         if trainer.is_world_process_zero():

@@ -79,6 +79,8 @@ def plot_training_curves(log_history: list[dict], path: str | Path) -> None:
         log_history: The Trainer's `state.log_history`.
         path: The PNG to write.
     """
+    if not any(name in entry for entry in log_history for names in PANELS.values() for name in names):
+        return  # nothing was logged: no picture is better than an empty one
     from matplotlib.figure import Figure  # the object, not pyplot: no display and no global state
 
     figure = Figure(figsize=(15, 4), layout="constrained")

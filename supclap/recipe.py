@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import tempfile
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -75,10 +76,20 @@ def build_processor(args: ModelArguments) -> SupClapProcessor:
 def build_model(args: ModelArguments) -> SupClapModel:
     """The model to train, in fp32 whatever type it was saved in."""
     if args.model is not None:
+        _check_alone(args)
         model = SupClapModel.from_pretrained(args.model, dtype=torch.float32)
+        if args.logit_bias_init_value is not None and model.logit_bias is None:  # to go on with SigLIP
+            model.config.logit_bias_init_value = args.logit_bias_init_value
+            model.logit_bias = torch.nn.Parameter(torch.full((1,), float(args.logit_bias_init_value)))
     else:
         fields = args.audio_config or {}
         if args.audio_model in CED_SIZES:
+            if Path(args.audio_model).is_dir():
+                raise RecipeError(
+                    f"audio_model {args.audio_model!r} is a size, of random weights, and a folder here: write "
+                    f"./{args.audio_model} for the folder, or rename it."
+                )
+            print(f"audio encoder: random weights, {args.audio_model}")
             audio = CedConfig.from_size(args.audio_model, **fields)
         elif args.audio_config:
             raise RecipeError(
@@ -105,6 +116,18 @@ def build_model(args: ModelArguments) -> SupClapModel:
     if args.frozen_text_layers is not None:
         freeze_first_layers(model.text_model, args.frozen_text_layers)
     return model
+
+
+def _check_alone(args: ModelArguments) -> None:
+    """Raises a [`RecipeError`] when keys for a new model come with one to go on from, where they mean nothing."""
+    defaults = ModelArguments()
+    new = ("text_model", "audio_model", "audio_config", "features", "projection_dim", "logit_scale_init_value")
+    ignored = [name for name in new if getattr(args, name) != getattr(defaults, name)]
+    if ignored:
+        raise RecipeError(
+            f"model section: {', '.join(ignored)} would be ignored, as model: {args.model} brings its own; leave out one "
+            "or the other."
+        )
 
 
 def freeze_first_layers(encoder: torch.nn.Module, count: int) -> None:
@@ -169,6 +192,8 @@ def fit_input_statistics(
 def check_batch_size(data: CaptionedClips, args: SupClapTrainingArguments) -> None:
     """Raises a [`RecipeError`] when the clips do not fill one batch, which would train nothing."""
     pairs = args.train_batch_size * args.world_size
+    if pairs < 2:
+        raise RecipeError(f"per_device_train_batch_size {args.per_device_train_batch_size}: a pair needs negatives.")
     if len(data) < pairs:
         raise RecipeError(
             f"{len(data)} clips do not fill one step of {pairs} pairs: set per_device_train_batch_size to at most "
@@ -214,11 +239,17 @@ def check_recipe(
         return
     if not write:
         return
+    check_writable(output_dir)
     part = path.with_suffix(f".part{os.getpid()}")  # each rank writes the same
+    part.write_text(json.dumps(current, indent=1), encoding="utf-8")
+    part.replace(path)
+
+
+def check_writable(output_dir: str | Path) -> None:
+    """Makes the folder of a run; raises a [`RecipeError`] when nothing can be written there."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(current, indent=1), encoding="utf-8")
-        part.replace(path)
+        Path(output_dir).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=output_dir).close()
     except OSError as error:
         raise RecipeError(f"output_dir {str(output_dir)!r} cannot be written: {error}. Name another one.") from error
 

@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch.utils.data import DataLoader
-from transformers import Trainer
+from transformers import Trainer, TrainerState
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.trainer_utils import (
     PREFIX_CHECKPOINT_DIR,
     EvalLoopOutput,
+    TrainOutput,
     get_last_checkpoint,
     rotate_checkpoints,
 )
@@ -110,7 +111,7 @@ class SupClapTrainer(Trainer):
             for value in log_scales(model):
                 value.requires_grad_(False)
         if args.objective == "siglip" and getattr(model, "logit_bias", None) is None:
-            raise ValueError("objective 'siglip' needs a model with a bias: set logit_bias_init_value in its config.")
+            raise ValueError("objective 'siglip' needs a model with a bias: set logit_bias_init_value, e.g. to -10.")
         if args.objective == "infonce" and getattr(model, "logit_bias", None) is not None:
             raise ValueError(
                 "The model has a bias, of training with SigLIP, which InfoNCE cannot train: set objective 'siglip', or "
@@ -155,8 +156,15 @@ class SupClapTrainer(Trainer):
 
     # ---- Training ----
 
-    def train(self, *args, **kwargs):
-        """Trains as the parent does; with `ema_decay` the model has the averaged weights afterwards."""
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs):
+        """Trains as the parent does; with `ema_decay` the model has the averaged weights afterwards.
+
+        A run that goes on from its last step trains nothing more (the parent would take one step too many).
+        """
+        if isinstance(resume_from_checkpoint, str) and self.args.max_steps > 0:
+            state = TrainerState.load_from_json(str(Path(resume_from_checkpoint) / "trainer_state.json"))
+            if state.global_step >= self.args.max_steps:
+                return self._finished(resume_from_checkpoint, state)
         if self.args.cache_frozen_text:
             rows = getattr(self.train_dataset, "rows", None)
             if rows is None or isinstance(rows, SceneMixer) or isinstance(self.train_dataset, StreamedClips):
@@ -169,10 +177,20 @@ class SupClapTrainer(Trainer):
                 )
             self.model.text_cache = FrozenTextCache(self._clap)
             self.model.text_cache.fill(self.processing_class, (text for row in rows for text in row["captions"]))
-        result = super().train(*args, **kwargs)
+        result = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         if self._ema is not None:
             self._ema.finish()
         return result
+
+    def _finished(self, checkpoint: str, state: TrainerState) -> TrainOutput:
+        """Ends as the run did that wrote its last checkpoint."""
+        self.state = state
+        self._load_from_checkpoint(checkpoint)
+        if self.args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            self._load_best_model()
+        if self._ema is not None:
+            self._ema.finish()
+        return TrainOutput(state.global_step, 0.0, {"train_runtime": 0.0})
 
     def training_step(self, *args, **kwargs) -> torch.Tensor:
         # The forward pass limits these too, but under FSDP what it sees are copies.

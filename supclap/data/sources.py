@@ -101,10 +101,12 @@ def _table_splits(args: "DataArguments") -> dict[str, Sequence[dict]]:
             wanted = {str(value) for value in getattr(args, f"{split}_splits") or []}
             if args.split_column not in table[0]:
                 raise DataError(f"{path} has no column {args.split_column!r}; its columns are {sorted(table[0])}.")
+            there = sorted({str(record[args.split_column]) for record in table})
             table = [record for record in table if str(record[args.split_column]) in wanted]
             if not table:
                 raise DataError(
-                    f"{path}: no row has {args.split_column} in {sorted(wanted)}, named by {split}_splits."
+                    f"{path}: no row has {args.split_column} in {sorted(wanted)}, named by {split}_splits; there are "
+                    f"{there}. For no {split}, set {split}_file to null."
                 )
         splits[split] = to_rows(table, path.parent, args, str(path))
     if "train" not in splits and args.corpora is None:
