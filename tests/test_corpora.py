@@ -215,6 +215,39 @@ def test_wavcaps_sources_are_told_apart_and_recordings_spelt_alike(tmp_path):
         load_corpus("wavcaps", tmp_path)
 
 
+def wavcaps_numbers(folder: Path, *audio: str) -> Path:
+    """FreeSound and SoundBible with a clip 77 each."""
+    caption_json(folder / "json_files/FreeSound/fsd_final.json", {"id": "77", "caption": "y"}, captions=1)
+    caption_json(folder / "json_files/SoundBible/sb_final.json", {"id": "77", "caption": "z"}, captions=1)
+    sounds(folder, *audio)
+    return folder
+
+
+@pytest.mark.parametrize("sources", [["freesound", "soundbible"], ["soundbible"]])
+def test_wavcaps_never_takes_the_audio_of_another_source(tmp_path, sources):
+    wavcaps_numbers(tmp_path, "waveforms/FreeSound/77.flac")
+    with pytest.raises(DataError, match="row .*wavcaps/soundbible/77|none of the 1 clips"):
+        load_corpus("wavcaps", tmp_path, sources=sources)
+
+
+def test_wavcaps_looks_for_the_folder_of_a_source_in_audio_dir(tmp_path):
+    wavcaps_numbers(tmp_path, "other/FreeSound/77.flac", "other/deep/SoundBible_flac/77.flac")
+    rows = load_corpus("wavcaps", tmp_path, sources=["freesound", "soundbible"], audio_dir="other")
+    assert [Path(row["audio"]).parent.name for row in rows] == ["FreeSound", "SoundBible_flac"]
+    (row,) = load_corpus("wavcaps", tmp_path, sources=["soundbible"], audio_dir="other/deep/SoundBible_flac")
+    assert Path(row["audio"]).parent.name == "SoundBible_flac"
+
+
+def test_records_with_wav_alone_are_named_by_it(tmp_path):
+    caption_json(tmp_path / "wc/sb_final.json", {"wav": "a/5.wav", "caption": "x"}, captions=1)
+    caption_json(tmp_path / "clotho/test.json", {"wav": "b.wav", "caption": "x"}, captions=1)
+    sounds(tmp_path, "wc/5.wav", "clotho/b.wav")
+    (row,) = load_corpus("wavcaps", tmp_path / "wc", sources=["soundbible"])
+    assert (row["id"], row["recording"]) == ("wavcaps/soundbible/5.wav", "soundbible:5")
+    (row,) = load_corpus("clotho", tmp_path / "clotho", "test")
+    assert (row["id"], row.get("recording")) == ("clotho/test/b.wav", None)
+
+
 def test_macs_takes_the_sentences_of_all_annotators(tmp_path):
     entry = "- filename: park-lyon-1-2-a.wav\n  annotations:\n"
     for number, sentence in enumerate(("birds sing", "people: talking")):
