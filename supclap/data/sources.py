@@ -45,7 +45,9 @@ def to_rows(table: list[dict], folder: Path, args: "DataArguments", name: str) -
                 # the captions are the class's, so clips of a class are no negatives
                 row |= {"captions": list(args.label_captions[row["label"]]), "group": row["label"]}
             if args.group_column:
-                row["recording"] = groups[row["id"]][args.group_column]
+                recording = groups[row["id"]][args.group_column]
+                # a blank cell says nothing; as a value it would make all blank clips one recording
+                row["recording"] = None if recording is None or not str(recording).strip() else recording
             yield row
 
     return accept_rows(complete(), name, str(folder), args.skip_bad)
@@ -62,7 +64,7 @@ def load_splits(args: "DataArguments") -> dict[str, Sequence[dict]]:
         recording
         for split in EVALUATED
         for index in range(len(splits.get(split, ())))
-        if (recording := without_audio(splits[split], index).get("recording")) is not None
+        if (recording := without_audio(splits[split], index).get("recording")) not in (None, "")
     }
     parts = {"train": splits["train"]} if args.corpora is None else _parts(args)
     for name, rows in parts.items():
