@@ -257,3 +257,59 @@ def test_shards_are_tar_files_of_flac_and_json_by_key(originals, tmp_path):
         audio = soundfile.info(io.BytesIO(tar.extractfile(names[0]).read()))
     assert details["captions"] == ["c4", "d4"]
     assert (audio.samplerate, audio.channels, audio.subtype) == (RATE, 1, "PCM_16")
+
+
+@pytest.fixture
+def clotho(tmp_path):
+    """The test split of Clotho with one clip there and one missing."""
+    folder = tmp_path / "clotho"
+    folder.mkdir()
+    header = ",".join(["file_name", *(f"caption_{i}" for i in range(1, 6))])
+    table = f"{header}\na.wav,a,b,c,d,e\ngone.wav,a,b,c,d,e\n"
+    (folder / "clotho_captions_evaluation.csv").write_text(table)
+    (folder / "renamed.csv").write_text(table)
+    soundfile.write(folder / "a.wav", tone(), RATE)
+    return folder
+
+
+def test_the_command_takes_the_names_of_splits_and_options_that_load_corpus_takes(clotho, capsys):
+    command = ["data", "check", str(clotho), "--corpus", "clotho", "--quiet"]
+    assert main([*command, "--split", "evaluation"]) == 1  # a file is missing
+    assert "evaluation: 2 clips" in capsys.readouterr().out
+    assert main([*command, "--split", "nope"]) == 1
+    assert "clotho has no split 'nope'" in capsys.readouterr().err
+    assert main([*command, "--option", "nope=1"]) == 1
+    assert "clotho has no option nope" in capsys.readouterr().err
+    assert main(["data", "check", str(clotho / "renamed.csv"), "--quiet", "--option", "nope=1"]) == 1
+    assert "a table has no option nope" in capsys.readouterr().err
+    (clotho / "clotho_captions_evaluation.csv").unlink()
+    assert main([*command, "--option", "annotations=renamed.csv"]) == 1
+    assert "train: 2 clips" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["table", "folder", "corpus", "recipe"])
+def test_prepare_leaves_missing_files_out_of_anything_with_skip_bad(originals, clotho, tmp_path, kind):
+    (originals / "3.wav").unlink()
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(f"data:\n  data_dir: {originals}\n  train_file: metadata.csv\n")
+    source = {
+        "table": [str(originals / "metadata.csv")],
+        "folder": [str(originals)],
+        "corpus": [str(clotho), "--corpus", "clotho"],
+        "recipe": [str(recipe)],
+    }[kind]
+    command = ["data", "prepare", *source[:1], str(tmp_path / "out"), *source[1:], "--quiet"]
+    assert main(command) == 1
+    assert main([*command, "--skip-bad"]) == 0
+    (report,) = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("*.json")]
+    assert len(report["removed"]) == 1
+
+
+def test_prepare_writes_each_corpus_of_a_mixture_in_full(originals, tmp_path):
+    recipe = tmp_path / "r.yaml"
+    part = f"{{corpus: audiofolder, data_dir: {originals}, weight: 1}}"
+    recipe.write_text(f"data:\n  data_dir: {originals}\n  corpora: [{part}, {part}]\n  epoch_size: 4\n")
+    rows = open_rows(recipe)
+    assert {name: len(part) for name, part in rows.items()} == {"audiofolder": 7, "audiofolder_1": 7}
+    assert main(["data", "prepare", str(recipe), str(tmp_path / "out"), "--quiet"]) == 0
+    assert len(load_corpus("webdataset", tmp_path / "out", "audiofolder")) == 7
