@@ -480,6 +480,16 @@ def test_any_dataset_becomes_rows_grouped_by_id_without_decoding():
     assert labelled[0]["captions"] == ["sound of rain"]
 
 
+def test_minus_one_is_no_class_of_a_dataset():
+    from supclap.data.corpora.hub import DatasetRows
+
+    data = audio_dataset()
+    unlabelled = data.remove_columns("kind").add_column("kind", [-1, 0, 1]).cast_column("kind", data.features["kind"])
+    rows = DatasetRows(unlabelled, "sound", label_column="kind", caption_columns=[])
+    assert [row.get("label") for row in rows] == [None, "dog", "rain"]
+    assert [row["captions"] for row in rows] == [[], ["This is a sound of dog."], ["This is a sound of rain."]]
+
+
 def test_a_dataset_saved_to_disk_is_a_corpus(tmp_path):
     audio_dataset().save_to_disk(tmp_path / "set")
     rows = load_corpus("hub", tmp_path / "set", audio_column="sound")

@@ -93,6 +93,54 @@ def test_one_row_a_caption_is_one_clip_wherever_the_rows_stand(tmp_path):
     assert (second["captions"], second["audio"]) == (["two"], None)
 
 
+def json_lines(path, *records):
+    path.write_text("\n".join(map(json.dumps, records)))
+    return list(table_rows(read_table(path), path, label_column="label", caption_columns=[]))
+
+
+def test_labels_that_are_numbers_are_labels_and_minus_one_or_nothing_is_none(tmp_path):
+    sound(tmp_path / "a.wav")
+    values = [0, 3, "7", -1, "-1", None, "", float("nan")]
+    rows = json_lines(
+        tmp_path / "t.jsonl", *({"id": i, "file_name": "a.wav", "label": v} for i, v in enumerate(values))
+    )
+    assert [row["label"] for row in rows] == ["0", "3", "7", *[None] * 5]
+    assert [row.get("group") for row in rows] == ["0", "3", "7", *[None] * 5]
+    assert [row["captions"] for row in rows[:1] + rows[3:]] == [["This is a sound of 0."], *[[]] * 5]
+    assert [row["id"] for row in rows] == [str(i) for i in range(8)]
+
+
+def test_captions_by_label_are_found_by_numbers_too_and_a_clip_without_a_label_is_refused_or_left_out(tmp_path):
+    sound(tmp_path / "a.wav")
+    records = [{"id": i, "file_name": "a.wav", "label": label} for i, label in enumerate((0, 1, -1))]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, records)))
+    options = {"data_dir": str(tmp_path), "train_file": "t.jsonl", "label_column": "label"}
+    options["label_captions"] = {0: ["rain"], 1: ["wind"]}
+    with pytest.raises(DataError, match="1 of 3 rows cannot be used: row 2 .*needs `captions`"):
+        load_splits(DataArguments(**options))
+    rows = load_splits(DataArguments(**options, skip_bad=True))["train"]
+    assert [(row["captions"], row["group"]) for row in rows] == [(["rain"], "0"), (["wind"], "1")]
+    assert [item["id"] for item in rows.removed] == ["2"]
+
+
+def test_a_group_zero_is_a_group():
+    array = {"array": np.zeros(RATE, np.float32), "sampling_rate": RATE}
+    assert CaptionedClips([{"id": "x", "audio": array, "captions": ["a"], "group": 0}])[0]["group"] == 0
+
+
+def test_records_that_lack_a_key_count_as_rows_without_its_value(tmp_path):
+    sound(tmp_path / "a.wav")
+    records = [{"file_name": "a.wav"}, {"file_name": "a.wav", "id": "b", "text": "x"}, {"text": "y"}, {"text": "z"}]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, records)))
+    rows = list(table_rows(read_table(tmp_path / "t.jsonl"), tmp_path / "t.jsonl"))
+    assert [(row["id"], row["audio"] is None, row["captions"]) for row in rows] == [
+        ("a.wav", False, []),
+        ("b", False, ["x"]),
+        ("row 2", True, ["y"]),
+        ("row 3", True, ["z"]),
+    ]
+
+
 def test_parquet_and_json_lines_hold_captions_as_lists(tmp_path):
     import pyarrow
     import pyarrow.parquet

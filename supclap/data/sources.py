@@ -11,7 +11,7 @@ from .inspection import drop_undecodable
 from .leaks import exclude_leaks
 from .mixture import CorpusMixture
 from .rows import Rows, removed_of, select, without_audio
-from .tables import read_table, table_rows
+from .tables import clip_id, columns_of, read_table, table_rows
 
 
 if TYPE_CHECKING:
@@ -28,24 +28,26 @@ def to_rows(table: list[dict], folder: Path, args: "DataArguments", name: str) -
     Raises:
         DataError: A column is missing, a label has no captions, or a file does not exist; the first 20 are named.
     """
-    columns = set(table[0])
+    columns = columns_of(table)
     captions_from_label = args.label_captions is not None
     absent = [column for column in (args.group_column,) if column and column not in columns]
     if absent:
         raise DataError(f"{name} has no column {', '.join(map(repr, absent))}; its columns are {sorted(columns)}.")
-    groups = {str(record.get("id") or record.get(args.audio_column)): record for record in table}
+    records = {clip_id(record, args.audio_column, number): record for number, record in enumerate(table)}
+    label_captions = {str(label): captions for label, captions in (args.label_captions or {}).items()}
 
     def complete() -> Iterator[dict]:
         caption_columns = [] if captions_from_label else args.caption_columns
         rows = table_rows(table, folder / Path(name).name, args.audio_column, caption_columns, args.label_column)
         for index, row in enumerate(rows):
             if captions_from_label:
-                if row.get("label") not in args.label_captions:
-                    raise DataError(f"{name}, row {index}: label {row.get('label')!r} has no entry in label_captions.")
-                # the captions are the class's, so clips of a class are no negatives
-                row |= {"captions": list(args.label_captions[row["label"]]), "group": row["label"]}
+                label = row.get("label")
+                if label is not None and label not in label_captions:
+                    raise DataError(f"{name}, row {index}: label {label!r} has no entry in label_captions.")
+                # the captions are the class's, so clips of a class are no negatives; without a class there are none
+                row |= {"captions": list(label_captions.get(label, ())), "group": label}
             if args.group_column:
-                recording = groups[row["id"]][args.group_column]
+                recording = records[row["id"]].get(args.group_column)
                 # a blank cell says nothing; as a value it would make all blank clips one recording
                 row["recording"] = None if recording is None or not str(recording).strip() else recording
             yield row
@@ -101,9 +103,11 @@ def _table_splits(args: "DataArguments") -> dict[str, Sequence[dict]]:
         table = tables.setdefault(file, read_table(path) if file not in tables else [])
         if args.split_column:
             wanted = {str(value) for value in getattr(args, f"{split}_splits") or []}
-            if args.split_column not in table[0]:
-                raise DataError(f"{path} has no column {args.split_column!r}; its columns are {sorted(table[0])}.")
-            table = [record for record in table if str(record[args.split_column]) in wanted]
+            if args.split_column not in columns_of(table):
+                raise DataError(
+                    f"{path} has no column {args.split_column!r}; its columns are {sorted(columns_of(table))}."
+                )
+            table = [record for record in table if str(record.get(args.split_column)) in wanted]
             if not table:
                 raise DataError(
                     f"{path}: no row has {args.split_column} in {sorted(wanted)}, named by {split}_splits."

@@ -9,7 +9,7 @@ from ..accept import clean_captions
 from ..files import DataError
 from ..rows import LazyRows
 from ..tables import PASSED_ON, add_captions, captions_of, find_caption_columns
-from .common import LABEL_TEMPLATE, label_caption
+from .common import LABEL_TEMPLATE, label_caption, label_of
 
 
 if TYPE_CHECKING:
@@ -118,9 +118,11 @@ class ColumnMapping:
         row["id"] = str(record[self.id_column]) if self.id_column else f"{self.name}/{index}"
         row["audio"] = record.get(self.audio_column)
         if self.label_column is not None:
-            label = record[self.label_column]
-            row["label"] = self.label_names[label] if self.label_names and isinstance(label, int) else str(label)
-            if not captions:
+            label = label_of(record[self.label_column])
+            if label is not None and self.label_names and isinstance(record[self.label_column], int):
+                label = self.label_names[int(label)]
+            row["label"] = label
+            if not captions and label is not None:
                 captions = label_caption(self.template, [row["label"]])
                 row["group"] = row["label"]
         row["captions"] = clean_captions(captions)
