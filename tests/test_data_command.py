@@ -52,7 +52,7 @@ def faulty(tmp_path):
     soundfile.write(train / "good.wav", steps, RATE)
     soundfile.write(test / "other.wav", steps / 32768, RATE, subtype="FLOAT")
     soundfile.write(test / "good.wav", tone(700, rate=8000), 8000)
-    lines = ["file_name,caption,recording", "other.wav,蛙,0", "good.wav,rana,99"]
+    lines = ["file_name,caption,recording,id", "other.wav,蛙,0,", "good.wav,rana,99,train/good.wav"]
     (test / "metadata.csv").write_text("\n".join(lines))
     return tmp_path
 
@@ -71,18 +71,18 @@ def test_every_kind_of_fault_is_found_once(faulty):
         "captions empty or no text": 1,
         "duplicate captions": 1,
     }
-    assert problems["duplicate audio"]["first"] == ["good.wav = same.wav"]
-    assert problems["missing files"]["first"] == ["gone.wav: 'gone.wav'"]
+    assert problems["duplicate audio"]["first"] == ["train/good.wav = train/same.wav"]
+    assert problems["missing files"]["first"] == ["train/gone.wav: 'gone.wav'"]
     assert "broken.wav" in problems["unreadable audio"]["first"][0]
 
 
 def test_leaks_between_splits_are_found_by_id_recording_and_content(faulty):
     report = check_splits(open_rows(faulty, keep_bad=True), progress=False)
     between = report["between_splits"]
-    assert between["same id"]["first"] == ["train good.wav = test good.wav"]
-    assert between["same recording"]["first"] == ["train good.wav = test other.wav"]
+    assert between["same id"]["first"] == ["train train/good.wav = test train/good.wav"]
+    assert between["same recording"]["first"] == ["train train/good.wav = test test/other.wav"]
     # 32-bit floats there, 16-bit integers here: the samples are alike after rounding, the files are not
-    assert between["same audio"]["first"] == ["train good.wav = test other.wav"]
+    assert between["same audio"]["first"] == ["train train/good.wav = test test/other.wav"]
 
 
 def test_the_report_counts_lengths_rates_and_scripts(faulty):
@@ -97,7 +97,7 @@ def test_the_command_prints_one_screen_and_says_by_its_status_what_training_woul
     assert main(["data", "check", str(faulty), "--quiet", "--json", str(faulty / "r.json")]) == 1
     out = capsys.readouterr().out
     assert len(out.splitlines()) <= 40
-    assert "1 missing files, e.g. gone.wav" in out
+    assert "1 missing files, e.g. train/gone.wav" in out
     written = json.loads((faulty / "r.json").read_text())
     assert written["n_problems"] == 12
     assert main(["data", "check", str(faulty), "--split", "test", "--json", "-"]) == 0

@@ -12,6 +12,7 @@ from supclap.data.cache import WaveformCache
 from supclap.data.captions import draw_caption
 from supclap.data.languages import tokenizer_codes
 from supclap.data.manifest import MANIFEST, save_manifest, source_of
+from supclap.data.opening import open_rows
 from supclap.data.tables import table_rows
 
 
@@ -54,6 +55,15 @@ def test_a_recipe_names_a_corpus_and_its_splits(esc, capsys):
 def test_a_corpus_without_official_splits_needs_them_named(esc):
     with pytest.raises(DataError, match="train_splits is not set"):
         load_splits(esc_arguments(esc, train_splits=None))
+
+
+@pytest.mark.parametrize(
+    "key", ["train_file", "split_column", "audio_column", "caption_columns", "label_column", "label_captions"]
+)
+def test_keys_of_a_table_next_to_a_corpus_are_refused(esc, key):
+    value = {"caption_columns": ["text"], "label_captions": {"dog": ["a dog"]}}.get(key, "x")
+    with pytest.raises(DataError, match=f"corpus is set .*is {key}, which .*corpus_options"):
+        load_splits(esc_arguments(esc, **{key: value}))
 
 
 def test_a_recipe_leaves_out_the_recordings_of_leak_lists(esc):
@@ -180,6 +190,47 @@ def test_an_audiofolder_has_its_classes_or_its_metadata_by_folder(tmp_path):
     (tmp_path / "train/metadata.csv").write_text("file_name,text,licence\ndog/1.wav,a dog,CC0\n")
     (row,) = load_corpus("audiofolder", tmp_path, "train")
     assert (row["captions"], row["licence"]) == (["a dog"], "CC0")
+
+
+def test_the_metadata_of_an_audiofolder_wins_over_its_folders(tmp_path):
+    for name in ("train/1.wav", "dog/2.wav", "val/3.wav", "test/4.wav"):
+        sound(tmp_path / name)
+    lines = ["file_name,caption", "train/1.wav,one", "dog/2.wav,two", "val/3.wav,three", "test/4.wav,four"]
+    (tmp_path / "metadata.csv").write_text("\n".join(lines))
+    found = {split: load_corpus("audiofolder", tmp_path, split) for split in ("train", "validation", "test")}
+    assert {split: [row["captions"] for row in rows] for split, rows in found.items()} == {
+        "train": [["one"], ["two"]],
+        "validation": [["three"]],
+        "test": [["four"]],
+    }
+    assert {split: len(rows) for split, rows in open_rows(tmp_path).items()} == {
+        "train": 2,
+        "validation": 1,
+        "test": 1,
+    }
+
+
+def test_the_split_column_of_an_audiofolder_tells_the_splits(tmp_path):
+    for name in "abc":
+        sound(tmp_path / f"{name}.wav")
+    table = tmp_path / "metadata.csv"
+    table.write_text("file_name,caption,split\na.wav,one,train\nb.wav,two,val\nc.wav,three,test\n")
+    for split, caption in (("train", "one"), ("validation", "two"), ("test", "three")):
+        assert [row["captions"] for row in load_corpus("audiofolder", tmp_path, split)] == [[caption]]
+    assert list(open_rows(tmp_path)) == ["train", "validation", "test"]
+    with pytest.raises(DataError, match="no row is of the split 'other'; there are test, train, validation"):
+        load_corpus("audiofolder", tmp_path, "other")
+    table.write_text("file_name,caption,split\na.wav,one,train\nb.wav,two,\n")
+    with pytest.raises(DataError, match="row 1: no value in the column split"):
+        load_corpus("audiofolder", tmp_path)
+
+
+def test_clips_of_two_splits_have_ids_of_their_own(tmp_path):
+    for split in ("train", "test"):
+        sound(tmp_path / split / "1.wav")
+        (tmp_path / split / "metadata.csv").write_text("file_name,caption\n1.wav,x\n")
+    ids = [row["id"] for split in ("train", "test") for row in load_corpus("audiofolder", tmp_path, split)]
+    assert ids == ["train/1.wav", "test/1.wav"]
 
 
 # ---- Mixtures ----

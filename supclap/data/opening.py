@@ -53,7 +53,7 @@ def open_rows(
             return {"all": _bare_audio(path)}
     load = corpus_loader(corpus, options)
     if splits is None:
-        splits = _splits_there(path, corpus, load)
+        splits = _splits_there(path, corpus, load, options)
     opened = {}
     for split in splits:
         lazy = corpus == "webdataset"
@@ -69,7 +69,11 @@ def _as_they_are(rows: Iterable[dict]) -> Rows:
 
 
 def _check_columns(path: Path, options: dict) -> None:
-    allowed = [name for name in inspect.signature(table_rows).parameters if name not in ("table", "path", "defaults")]
+    allowed = [
+        name
+        for name in inspect.signature(table_rows).parameters
+        if name not in ("table", "path", "defaults", "prefix")
+    ]
     if unknown := sorted(set(options) - set(allowed)):
         raise DataError(f"{path}: a table has no option {', '.join(unknown)}; its options are {', '.join(allowed)}.")
 
@@ -96,17 +100,13 @@ def _open_recipe(path: Path, splits: Iterable[str] | None, skip_bad: bool) -> di
     return opened
 
 
-def _splits_there(path: Path, corpus: str, load: Callable) -> list[str]:
+def _splits_there(path: Path, corpus: str, load: Callable, options: dict) -> list[str]:
     """The splits of a corpus that the folder has files of."""
     if corpus == "webdataset":
         names = sorted({shard.name.rpartition("-")[0] for shard in path.glob("*-*.tar")})
         return [name for name in names if name] or ["train"]
     if corpus == "audiofolder":
-        if any((path / name).is_file() for name in audiofolder.METADATA):
-            return ["train"]
-        return [name for name, places in audiofolder.FOLDERS.items() if any((path / p).is_dir() for p in places)] or [
-            "train"
-        ]
+        return audiofolder.splits_in(path, options.get("audio_column", "file_name"))
     found, reasons = [], []
     for split in corpus_module(corpus).SPLITS:
         try:

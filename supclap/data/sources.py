@@ -1,5 +1,6 @@
 """The rows of a recipe: from tables of your own, from a corpus, or from a mixture of corpora for training."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 
 EVALUATED = ("validation", "test")
+TABLE_KEYS = ("train_file", "validation_file", "test_file", "split_column", "audio_column", "caption_columns")
+TABLE_KEYS += ("label_column", "group_column", "label_captions")
 PART_KEYS = ("corpus", "data_dir", "splits", "weight", "options")
 
 
@@ -118,7 +121,24 @@ def _table_splits(args: "DataArguments") -> dict[str, Sequence[dict]]:
     return splits
 
 
+def _refuse_table_keys(args: "DataArguments") -> None:
+    """Keys of a table do nothing next to a corpus, so that the run would not be what the recipe says."""
+    keys = {field.name: field for field in dataclasses.fields(args) if field.name in TABLE_KEYS}
+    defaults = {
+        key: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        for key, field in keys.items()
+    }
+    given = [key for key in TABLE_KEYS if getattr(args, key) not in (None, defaults[key])]
+    if given:
+        raise DataError(
+            f"corpus is set ({args.corpus}), and so {'is' if len(given) == 1 else 'are'} {', '.join(given)}, which a "
+            "table has and a corpus has not. Put what the corpus knows of it into corpus_options, and take the key out "
+            "of the recipe."
+        )
+
+
 def _corpus_splits(args: "DataArguments") -> dict[str, Sequence[dict]]:
+    _refuse_table_keys(args)
     if args.data_dir is None:
         raise DataError(f"data_dir is not set: name the folder of {args.corpus}.")
     names = default_splits(args.corpus)

@@ -113,6 +113,7 @@ def table_rows(
     label_column: str | None = None,
     template: str = LABEL_TEMPLATE,
     defaults: Mapping[str, str | None] | None = None,
+    prefix: str = "",
 ) -> Iterator[dict]:
     """Rows of a table, audio relative to it; `audio` is `None` where the file is missing.
 
@@ -124,6 +125,7 @@ def table_rows(
         label_column: Column of the class; its caption in the template stands in where there are no captions.
         template: Caption of a class.
         defaults: Values of columns that the table lacks.
+        prefix: What stands before the file where that is the id, to tell it from files of that name elsewhere.
 
     Raises:
         DataError: A column is missing.
@@ -145,7 +147,7 @@ def table_rows(
         row = {
             **{key: value for key, value in (defaults or {}).items() if value is not None},
             **{key: record[key] for key in PASSED_ON if record.get(key) not in (None, "")},
-            "id": clip_id(record, audio_column, number),
+            "id": ("" if record.get("id") not in (None, "") else prefix) + clip_id(record, audio_column, number),
             "file": file,
             "audio": str(audio) if audio.is_file() else None,
             "captions": captions,
