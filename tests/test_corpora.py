@@ -494,6 +494,9 @@ def test_a_dataset_saved_to_disk_is_a_corpus(tmp_path):
     audio_dataset().save_to_disk(tmp_path / "set")
     rows = load_corpus("hub", tmp_path / "set", audio_column="sound")
     assert [row["captions"] for row in rows] == [["one"], ["two"], ["three"]]
+    # of one split, and without the folder of this machine
+    assert [row["id"] for row in rows] == ["set/train/0", "set/train/1", "set/train/2"]
+    assert rows[0]["source"] == "set"
     with pytest.raises(DataError, match="has no column 'audio'; its columns are"):
         load_corpus("hub", tmp_path / "set")
 
@@ -576,3 +579,10 @@ def test_published_leak_lists_name_the_audiocaps_test_clips():
 def test_every_corpus_of_the_registry_has_a_loader_that_is_described():
     for name in CORPORA:
         assert corpus_module(name).load.__doc__
+
+
+def test_a_missing_annotation_file_is_data_that_are_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match="No captions of Clotho test"):
+        load_corpus("clotho", tmp_path, "test")
+    with pytest.raises(FileNotFoundError, match="No file at"):
+        load_corpus("clotho", tmp_path, "test", annotations="no.csv")

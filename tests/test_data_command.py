@@ -240,6 +240,26 @@ def test_clips_that_cannot_be_decoded_stop_it_or_are_listed(originals, tmp_path,
     assert [item["id"] for item in report["removed"]] == ["3.wav"]
 
 
+def test_what_was_left_out_stays_listed_when_prepare_runs_again(originals, tmp_path):
+    (originals / "3.wav").write_bytes(b"RIFF nothing")
+    command = ["data", "prepare", str(originals), str(tmp_path / "out"), "--quiet", "--skip-bad"]
+    assert main(command) == 0
+    first = (tmp_path / "out/train.json").read_text()
+    assert main(command) == 0
+    assert (tmp_path / "out/train.json").read_text() == first
+    (removed,) = json.loads(first)["removed"]
+    assert removed["id"] == "3.wav"
+    assert str(originals) not in removed["reason"]
+
+
+def test_training_from_shards_takes_the_splits_that_are_there(originals, tmp_path):
+    rows = load_corpus("audiofolder", originals)
+    for split, chosen in {"train": rows[:4], "validation": rows[4:6]}.items():
+        prepare(chosen, tmp_path, split, progress=False)
+    recipe = DataArguments(corpus="webdataset", data_dir=str(tmp_path))
+    assert {name: len(part) for name, part in load_splits(recipe).items()} == {"train": 4, "validation": 2}
+
+
 def test_a_waveform_over_full_scale_is_made_quieter_not_clipped(tmp_path):
     wave = 1.5 * tone(level=1.0)
     rows = [{"id": "x", "audio": {"array": wave, "sampling_rate": RATE}, "captions": ["loud"]}]

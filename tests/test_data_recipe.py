@@ -82,6 +82,35 @@ def test_audio_that_cannot_be_opened_is_named_or_left_out_and_noted(esc):
     assert [item["id"] for item in rows.removed] == ["esc50/1-1-A-0.wav", "esc50/3-4-A-0.wav"]
 
 
+def test_the_list_of_what_was_left_out_names_no_folder(esc, tmp_path):
+    (esc / "audio/3-4-A-0.wav").write_bytes(b"RIFF no sound")
+    reason = load_splits(esc_arguments(esc, skip_bad=True))["train"].removed[-1]["reason"]
+    assert "3-4-A-0.wav" in reason
+    assert str(tmp_path) not in reason
+
+
+@pytest.mark.parametrize("form", [bytes, memoryview, lambda data: {"bytes": data, "path": None}])
+def test_audio_held_as_bytes_is_opened_and_not_decoded(tmp_path, monkeypatch, form):
+    from supclap.data import inspection
+
+    sound(tmp_path / "a.wav")
+    audio = form((tmp_path / "a.wav").read_bytes())
+    monkeypatch.setattr(inspection, "decode", lambda *_: pytest.fail("decoded"))
+    rows = [{"id": "a", "audio": audio}, {"id": "b", "audio": {"bytes": None, "path": str(tmp_path / "a.wav")}}]
+    assert inspection.drop_undecodable(rows, "train", skip_bad=False) is rows
+
+
+def test_bytes_that_are_no_audio_are_refused():
+    from supclap.data.inspection import drop_undecodable
+
+    with pytest.raises(DataError, match="1 of 1 clips cannot be used"):
+        drop_undecodable([{"id": "a", "audio": {"bytes": b"RIFF no sound"}}], "train", skip_bad=False)
+
+
+def test_rows_of_folds_say_their_fold(esc):
+    assert [row["fold"] for row in load_corpus("esc50", esc, [5, 1])] == [5, 5, 1, 1]
+
+
 def test_skip_bad_finds_files_that_break_off_in_the_middle(esc):
     path = esc / "audio/3-4-A-0.flac"
     (esc / "audio/3-4-A-0.wav").unlink()

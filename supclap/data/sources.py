@@ -141,7 +141,7 @@ def _corpus_splits(args: "DataArguments") -> dict[str, Sequence[dict]]:
     _refuse_table_keys(args)
     if args.data_dir is None:
         raise DataError(f"data_dir is not set: name the folder of {args.corpus}.")
-    names = default_splits(args.corpus)
+    names = default_splits(args.corpus, args.data_dir)
     splits = {}
     for split in ("train", *EVALUATED):
         chosen = getattr(args, f"{split}_splits") or names.get(split)
@@ -161,7 +161,7 @@ def _parts(args: "DataArguments") -> dict[str, Sequence[dict]]:
             raise DataError(
                 f"corpora, entry {number}: needs corpus and data_dir, may have {PART_KEYS[2:]}; got {part}."
             )
-        chosen = part.get("splits") or default_splits(part["corpus"]).get("train") or ["train"]
+        chosen = part.get("splits") or default_splits(part["corpus"], part["data_dir"]).get("train") or ["train"]
         name = part["corpus"] if part["corpus"] not in parts else f"{part['corpus']}-{number}"
         options = part.get("options") or {}
         parts[name] = load_corpus(part["corpus"], part["data_dir"], chosen, args.skip_bad, **options)

@@ -101,12 +101,16 @@ def split_name(name: str, split: str | int) -> str:
     return key
 
 
-def default_splits(name: str) -> dict[str, list[str]]:
+def default_splits(name: str, data_dir: str | Path) -> dict[str, list[str]]:
     """The splits that training, validation and test take unless told otherwise: those that go by that name.
 
-    A corpus of your own is trained on its `train`; the others have to be named.
+    Of shards they are those that are there. Another corpus of your own is trained on its `train`; the others have to be
+    named.
     """
     module = corpus_module(name)
+    if name == "webdataset":
+        there = [split for split in ("validation", "test") if module.shards_of(Path(data_dir), split)]
+        return {split: [split] for split in ("train", *there)}
     if not module.SPLITS:
         return {"train": ["train"]}
     return {split: [split] for split in ("train", "validation", "test") if split in module.SPLITS}
