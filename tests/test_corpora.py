@@ -215,6 +215,39 @@ def test_wavcaps_sources_are_told_apart_and_recordings_spelt_alike(tmp_path):
         load_corpus("wavcaps", tmp_path)
 
 
+def wavcaps_numbers(folder: Path, *audio: str) -> Path:
+    """FreeSound and SoundBible with a clip 77 each."""
+    caption_json(folder / "json_files/FreeSound/fsd_final.json", {"id": "77", "caption": "y"}, captions=1)
+    caption_json(folder / "json_files/SoundBible/sb_final.json", {"id": "77", "caption": "z"}, captions=1)
+    sounds(folder, *audio)
+    return folder
+
+
+@pytest.mark.parametrize("sources", [["freesound", "soundbible"], ["soundbible"]])
+def test_wavcaps_never_takes_the_audio_of_another_source(tmp_path, sources):
+    wavcaps_numbers(tmp_path, "waveforms/FreeSound/77.flac")
+    with pytest.raises(DataError, match="row .*wavcaps/soundbible/77|none of the 1 clips"):
+        load_corpus("wavcaps", tmp_path, sources=sources)
+
+
+def test_wavcaps_looks_for_the_folder_of_a_source_in_audio_dir(tmp_path):
+    wavcaps_numbers(tmp_path, "other/FreeSound/77.flac", "other/deep/SoundBible_flac/77.flac")
+    rows = load_corpus("wavcaps", tmp_path, sources=["freesound", "soundbible"], audio_dir="other")
+    assert [Path(row["audio"]).parent.name for row in rows] == ["FreeSound", "SoundBible_flac"]
+    (row,) = load_corpus("wavcaps", tmp_path, sources=["soundbible"], audio_dir="other/deep/SoundBible_flac")
+    assert Path(row["audio"]).parent.name == "SoundBible_flac"
+
+
+def test_records_with_wav_alone_are_named_by_it(tmp_path):
+    caption_json(tmp_path / "wc/sb_final.json", {"wav": "a/5.wav", "caption": "x"}, captions=1)
+    caption_json(tmp_path / "clotho/test.json", {"wav": "b.wav", "caption": "x"}, captions=1)
+    sounds(tmp_path, "wc/5.wav", "clotho/b.wav")
+    (row,) = load_corpus("wavcaps", tmp_path / "wc", sources=["soundbible"])
+    assert (row["id"], row["recording"]) == ("wavcaps/soundbible/5.wav", "soundbible:5")
+    (row,) = load_corpus("clotho", tmp_path / "clotho", "test")
+    assert (row["id"], row.get("recording")) == ("clotho/test/b.wav", None)
+
+
 def test_macs_takes_the_sentences_of_all_annotators(tmp_path):
     entry = "- filename: park-lyon-1-2-a.wav\n  annotations:\n"
     for number, sentence in enumerate(("birds sing", "people: talking")):
@@ -447,10 +480,23 @@ def test_any_dataset_becomes_rows_grouped_by_id_without_decoding():
     assert labelled[0]["captions"] == ["sound of rain"]
 
 
+def test_minus_one_is_no_class_of_a_dataset():
+    from supclap.data.corpora.hub import DatasetRows
+
+    data = audio_dataset()
+    unlabelled = data.remove_columns("kind").add_column("kind", [-1, 0, 1]).cast_column("kind", data.features["kind"])
+    rows = DatasetRows(unlabelled, "sound", label_column="kind", caption_columns=[])
+    assert [row.get("label") for row in rows] == [None, "dog", "rain"]
+    assert [row["captions"] for row in rows] == [[], ["This is a sound of dog."], ["This is a sound of rain."]]
+
+
 def test_a_dataset_saved_to_disk_is_a_corpus(tmp_path):
     audio_dataset().save_to_disk(tmp_path / "set")
     rows = load_corpus("hub", tmp_path / "set", audio_column="sound")
     assert [row["captions"] for row in rows] == [["one"], ["two"], ["three"]]
+    # of one split, and without the folder of this machine
+    assert [row["id"] for row in rows] == ["set/train/0", "set/train/1", "set/train/2"]
+    assert rows[0]["source"] == "set"
     with pytest.raises(DataError, match="has no column 'audio'; its columns are"):
         load_corpus("hub", tmp_path / "set")
 
@@ -533,3 +579,10 @@ def test_published_leak_lists_name_the_audiocaps_test_clips():
 def test_every_corpus_of_the_registry_has_a_loader_that_is_described():
     for name in CORPORA:
         assert corpus_module(name).load.__doc__
+
+
+def test_a_missing_annotation_file_is_data_that_are_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match="No captions of Clotho test"):
+        load_corpus("clotho", tmp_path, "test")
+    with pytest.raises(FileNotFoundError, match="No file at"):
+        load_corpus("clotho", tmp_path, "test", annotations="no.csv")

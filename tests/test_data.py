@@ -82,6 +82,14 @@ def test_a_recording_that_is_also_in_the_test_is_dropped_from_training_and_count
     assert "dropped 1 training clips" in capsys.readouterr().out
 
 
+def test_clips_with_a_blank_group_are_recordings_of_their_own(folder):
+    table = folder / "metadata.csv"
+    table.write_text(table.read_text().replace(",same,", ",,"))
+    splits = load_splits(arguments(folder, group_column="recording"))
+    assert [row["id"] for row in splits["train"]] == ["000", "001"]
+    assert "recording" not in splits["test"][0]
+
+
 def test_captions_by_label_make_a_class_one_group(folder):
     captions = {f"kind {i}": ["a", "b"] for i in range(4)}
     row = load_splits(arguments(folder, label_column="label", label_captions=captions))["train"][0]

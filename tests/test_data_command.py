@@ -52,7 +52,7 @@ def faulty(tmp_path):
     soundfile.write(train / "good.wav", steps, RATE)
     soundfile.write(test / "other.wav", steps / 32768, RATE, subtype="FLOAT")
     soundfile.write(test / "good.wav", tone(700, rate=8000), 8000)
-    lines = ["file_name,caption,recording", "other.wav,蛙,0", "good.wav,rana,99"]
+    lines = ["file_name,caption,recording,id", "other.wav,蛙,0,", "good.wav,rana,99,train/good.wav"]
     (test / "metadata.csv").write_text("\n".join(lines))
     return tmp_path
 
@@ -71,18 +71,18 @@ def test_every_kind_of_fault_is_found_once(faulty):
         "captions empty or no text": 1,
         "duplicate captions": 1,
     }
-    assert problems["duplicate audio"]["first"] == ["good.wav = same.wav"]
-    assert problems["missing files"]["first"] == ["gone.wav: 'gone.wav'"]
+    assert problems["duplicate audio"]["first"] == ["train/good.wav = train/same.wav"]
+    assert problems["missing files"]["first"] == ["train/gone.wav: 'gone.wav'"]
     assert "broken.wav" in problems["unreadable audio"]["first"][0]
 
 
 def test_leaks_between_splits_are_found_by_id_recording_and_content(faulty):
     report = check_splits(open_rows(faulty, keep_bad=True), progress=False)
     between = report["between_splits"]
-    assert between["same id"]["first"] == ["train good.wav = test good.wav"]
-    assert between["same recording"]["first"] == ["train good.wav = test other.wav"]
+    assert between["same id"]["first"] == ["train train/good.wav = test train/good.wav"]
+    assert between["same recording"]["first"] == ["train train/good.wav = test test/other.wav"]
     # 32-bit floats there, 16-bit integers here: the samples are alike after rounding, the files are not
-    assert between["same audio"]["first"] == ["train good.wav = test other.wav"]
+    assert between["same audio"]["first"] == ["train train/good.wav = test test/other.wav"]
 
 
 def test_the_report_counts_lengths_rates_and_scripts(faulty):
@@ -97,7 +97,7 @@ def test_the_command_prints_one_screen_and_says_by_its_status_what_training_woul
     assert main(["data", "check", str(faulty), "--quiet", "--json", str(faulty / "r.json")]) == 1
     out = capsys.readouterr().out
     assert len(out.splitlines()) <= 40
-    assert "1 missing files, e.g. gone.wav" in out
+    assert "1 missing files, e.g. train/gone.wav" in out
     written = json.loads((faulty / "r.json").read_text())
     assert written["n_problems"] == 12
     assert main(["data", "check", str(faulty), "--split", "test", "--json", "-"]) == 0
@@ -240,6 +240,26 @@ def test_clips_that_cannot_be_decoded_stop_it_or_are_listed(originals, tmp_path,
     assert [item["id"] for item in report["removed"]] == ["3.wav"]
 
 
+def test_what_was_left_out_stays_listed_when_prepare_runs_again(originals, tmp_path):
+    (originals / "3.wav").write_bytes(b"RIFF nothing")
+    command = ["data", "prepare", str(originals), str(tmp_path / "out"), "--quiet", "--skip-bad"]
+    assert main(command) == 0
+    first = (tmp_path / "out/train.json").read_text()
+    assert main(command) == 0
+    assert (tmp_path / "out/train.json").read_text() == first
+    (removed,) = json.loads(first)["removed"]
+    assert removed["id"] == "3.wav"
+    assert str(originals) not in removed["reason"]
+
+
+def test_training_from_shards_takes_the_splits_that_are_there(originals, tmp_path):
+    rows = load_corpus("audiofolder", originals)
+    for split, chosen in {"train": rows[:4], "validation": rows[4:6]}.items():
+        prepare(chosen, tmp_path, split, progress=False)
+    recipe = DataArguments(corpus="webdataset", data_dir=str(tmp_path))
+    assert {name: len(part) for name, part in load_splits(recipe).items()} == {"train": 4, "validation": 2}
+
+
 def test_a_waveform_over_full_scale_is_made_quieter_not_clipped(tmp_path):
     wave = 1.5 * tone(level=1.0)
     rows = [{"id": "x", "audio": {"array": wave, "sampling_rate": RATE}, "captions": ["loud"]}]
@@ -257,3 +277,59 @@ def test_shards_are_tar_files_of_flac_and_json_by_key(originals, tmp_path):
         audio = soundfile.info(io.BytesIO(tar.extractfile(names[0]).read()))
     assert details["captions"] == ["c4", "d4"]
     assert (audio.samplerate, audio.channels, audio.subtype) == (RATE, 1, "PCM_16")
+
+
+@pytest.fixture
+def clotho(tmp_path):
+    """The test split of Clotho with one clip there and one missing."""
+    folder = tmp_path / "clotho"
+    folder.mkdir()
+    header = ",".join(["file_name", *(f"caption_{i}" for i in range(1, 6))])
+    table = f"{header}\na.wav,a,b,c,d,e\ngone.wav,a,b,c,d,e\n"
+    (folder / "clotho_captions_evaluation.csv").write_text(table)
+    (folder / "renamed.csv").write_text(table)
+    soundfile.write(folder / "a.wav", tone(), RATE)
+    return folder
+
+
+def test_the_command_takes_the_names_of_splits_and_options_that_load_corpus_takes(clotho, capsys):
+    command = ["data", "check", str(clotho), "--corpus", "clotho", "--quiet"]
+    assert main([*command, "--split", "evaluation"]) == 1  # a file is missing
+    assert "evaluation: 2 clips" in capsys.readouterr().out
+    assert main([*command, "--split", "nope"]) == 1
+    assert "clotho has no split 'nope'" in capsys.readouterr().err
+    assert main([*command, "--option", "nope=1"]) == 1
+    assert "clotho has no option nope" in capsys.readouterr().err
+    assert main(["data", "check", str(clotho / "renamed.csv"), "--quiet", "--option", "nope=1"]) == 1
+    assert "a table has no option nope" in capsys.readouterr().err
+    (clotho / "clotho_captions_evaluation.csv").unlink()
+    assert main([*command, "--option", "annotations=renamed.csv"]) == 1
+    assert "train: 2 clips" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["table", "folder", "corpus", "recipe"])
+def test_prepare_leaves_missing_files_out_of_anything_with_skip_bad(originals, clotho, tmp_path, kind):
+    (originals / "3.wav").unlink()
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(f"data:\n  data_dir: {originals}\n  train_file: metadata.csv\n")
+    source = {
+        "table": [str(originals / "metadata.csv")],
+        "folder": [str(originals)],
+        "corpus": [str(clotho), "--corpus", "clotho"],
+        "recipe": [str(recipe)],
+    }[kind]
+    command = ["data", "prepare", *source[:1], str(tmp_path / "out"), *source[1:], "--quiet"]
+    assert main(command) == 1
+    assert main([*command, "--skip-bad"]) == 0
+    (report,) = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("*.json")]
+    assert len(report["removed"]) == 1
+
+
+def test_prepare_writes_each_corpus_of_a_mixture_in_full(originals, tmp_path):
+    recipe = tmp_path / "r.yaml"
+    part = f"{{corpus: audiofolder, data_dir: {originals}, weight: 1}}"
+    recipe.write_text(f"data:\n  data_dir: {originals}\n  corpora: [{part}, {part}]\n  epoch_size: 4\n")
+    rows = open_rows(recipe)
+    assert {name: len(part) for name, part in rows.items()} == {"audiofolder": 7, "audiofolder_1": 7}
+    assert main(["data", "prepare", str(recipe), str(tmp_path / "out"), "--quiet"]) == 0
+    assert len(load_corpus("webdataset", tmp_path / "out", "audiofolder")) == 7

@@ -12,6 +12,7 @@ from supclap.data.cache import WaveformCache
 from supclap.data.captions import draw_caption
 from supclap.data.languages import tokenizer_codes
 from supclap.data.manifest import MANIFEST, save_manifest, source_of
+from supclap.data.opening import open_rows
 from supclap.data.tables import table_rows
 
 
@@ -56,6 +57,15 @@ def test_a_corpus_without_official_splits_needs_them_named(esc):
         load_splits(esc_arguments(esc, train_splits=None))
 
 
+@pytest.mark.parametrize(
+    "key", ["train_file", "split_column", "audio_column", "caption_columns", "label_column", "label_captions"]
+)
+def test_keys_of_a_table_next_to_a_corpus_are_refused(esc, key):
+    value = {"caption_columns": ["text"], "label_captions": {"dog": ["a dog"]}}.get(key, "x")
+    with pytest.raises(DataError, match=f"corpus is set .*is {key}, which .*corpus_options"):
+        load_splits(esc_arguments(esc, **{key: value}))
+
+
 def test_a_recipe_leaves_out_the_recordings_of_leak_lists(esc):
     listed = {"AudioSet": [], "FreeSound": ["4", "6"]}
     (esc / "blacklist_exclude_test_ac.json").write_text(json.dumps(listed))
@@ -70,6 +80,35 @@ def test_audio_that_cannot_be_opened_is_named_or_left_out_and_noted(esc):
     rows = load_splits(esc_arguments(esc, skip_bad=True))["train"]
     assert "esc50/3-4-A-0.wav" not in [row["id"] for row in rows]
     assert [item["id"] for item in rows.removed] == ["esc50/1-1-A-0.wav", "esc50/3-4-A-0.wav"]
+
+
+def test_the_list_of_what_was_left_out_names_no_folder(esc, tmp_path):
+    (esc / "audio/3-4-A-0.wav").write_bytes(b"RIFF no sound")
+    reason = load_splits(esc_arguments(esc, skip_bad=True))["train"].removed[-1]["reason"]
+    assert "3-4-A-0.wav" in reason
+    assert str(tmp_path) not in reason
+
+
+@pytest.mark.parametrize("form", [bytes, memoryview, lambda data: {"bytes": data, "path": None}])
+def test_audio_held_as_bytes_is_opened_and_not_decoded(tmp_path, monkeypatch, form):
+    from supclap.data import inspection
+
+    sound(tmp_path / "a.wav")
+    audio = form((tmp_path / "a.wav").read_bytes())
+    monkeypatch.setattr(inspection, "decode", lambda *_: pytest.fail("decoded"))
+    rows = [{"id": "a", "audio": audio}, {"id": "b", "audio": {"bytes": None, "path": str(tmp_path / "a.wav")}}]
+    assert inspection.drop_undecodable(rows, "train", skip_bad=False) is rows
+
+
+def test_bytes_that_are_no_audio_are_refused():
+    from supclap.data.inspection import drop_undecodable
+
+    with pytest.raises(DataError, match="1 of 1 clips cannot be used"):
+        drop_undecodable([{"id": "a", "audio": {"bytes": b"RIFF no sound"}}], "train", skip_bad=False)
+
+
+def test_rows_of_folds_say_their_fold(esc):
+    assert [row["fold"] for row in load_corpus("esc50", esc, [5, 1])] == [5, 5, 1, 1]
 
 
 def test_skip_bad_finds_files_that_break_off_in_the_middle(esc):
@@ -91,6 +130,54 @@ def test_one_row_a_caption_is_one_clip_wherever_the_rows_stand(tmp_path):
     first, second = table_rows(read_table(tmp_path / "t.csv"), tmp_path / "t.csv")
     assert (first["captions"], first["language"]) == (["one", "drei"], ["en", "de"])
     assert (second["captions"], second["audio"]) == (["two"], None)
+
+
+def json_lines(path, *records):
+    path.write_text("\n".join(map(json.dumps, records)))
+    return list(table_rows(read_table(path), path, label_column="label", caption_columns=[]))
+
+
+def test_labels_that_are_numbers_are_labels_and_minus_one_or_nothing_is_none(tmp_path):
+    sound(tmp_path / "a.wav")
+    values = [0, 3, "7", -1, "-1", None, "", float("nan")]
+    rows = json_lines(
+        tmp_path / "t.jsonl", *({"id": i, "file_name": "a.wav", "label": v} for i, v in enumerate(values))
+    )
+    assert [row["label"] for row in rows] == ["0", "3", "7", *[None] * 5]
+    assert [row.get("group") for row in rows] == ["0", "3", "7", *[None] * 5]
+    assert [row["captions"] for row in rows[:1] + rows[3:]] == [["This is a sound of 0."], *[[]] * 5]
+    assert [row["id"] for row in rows] == [str(i) for i in range(8)]
+
+
+def test_captions_by_label_are_found_by_numbers_too_and_a_clip_without_a_label_is_refused_or_left_out(tmp_path):
+    sound(tmp_path / "a.wav")
+    records = [{"id": i, "file_name": "a.wav", "label": label} for i, label in enumerate((0, 1, -1))]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, records)))
+    options = {"data_dir": str(tmp_path), "train_file": "t.jsonl", "label_column": "label"}
+    options["label_captions"] = {0: ["rain"], 1: ["wind"]}
+    with pytest.raises(DataError, match="1 of 3 rows cannot be used: row 2 .*needs `captions`"):
+        load_splits(DataArguments(**options))
+    rows = load_splits(DataArguments(**options, skip_bad=True))["train"]
+    assert [(row["captions"], row["group"]) for row in rows] == [(["rain"], "0"), (["wind"], "1")]
+    assert [item["id"] for item in rows.removed] == ["2"]
+
+
+def test_a_group_zero_is_a_group():
+    array = {"array": np.zeros(RATE, np.float32), "sampling_rate": RATE}
+    assert CaptionedClips([{"id": "x", "audio": array, "captions": ["a"], "group": 0}])[0]["group"] == 0
+
+
+def test_records_that_lack_a_key_count_as_rows_without_its_value(tmp_path):
+    sound(tmp_path / "a.wav")
+    records = [{"file_name": "a.wav"}, {"file_name": "a.wav", "id": "b", "text": "x"}, {"text": "y"}, {"text": "z"}]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, records)))
+    rows = list(table_rows(read_table(tmp_path / "t.jsonl"), tmp_path / "t.jsonl"))
+    assert [(row["id"], row["audio"] is None, row["captions"]) for row in rows] == [
+        ("a.wav", False, []),
+        ("b", False, ["x"]),
+        ("row 2", True, ["y"]),
+        ("row 3", True, ["z"]),
+    ]
 
 
 def test_parquet_and_json_lines_hold_captions_as_lists(tmp_path):
@@ -132,6 +219,47 @@ def test_an_audiofolder_has_its_classes_or_its_metadata_by_folder(tmp_path):
     (tmp_path / "train/metadata.csv").write_text("file_name,text,licence\ndog/1.wav,a dog,CC0\n")
     (row,) = load_corpus("audiofolder", tmp_path, "train")
     assert (row["captions"], row["licence"]) == (["a dog"], "CC0")
+
+
+def test_the_metadata_of_an_audiofolder_wins_over_its_folders(tmp_path):
+    for name in ("train/1.wav", "dog/2.wav", "val/3.wav", "test/4.wav"):
+        sound(tmp_path / name)
+    lines = ["file_name,caption", "train/1.wav,one", "dog/2.wav,two", "val/3.wav,three", "test/4.wav,four"]
+    (tmp_path / "metadata.csv").write_text("\n".join(lines))
+    found = {split: load_corpus("audiofolder", tmp_path, split) for split in ("train", "validation", "test")}
+    assert {split: [row["captions"] for row in rows] for split, rows in found.items()} == {
+        "train": [["one"], ["two"]],
+        "validation": [["three"]],
+        "test": [["four"]],
+    }
+    assert {split: len(rows) for split, rows in open_rows(tmp_path).items()} == {
+        "train": 2,
+        "validation": 1,
+        "test": 1,
+    }
+
+
+def test_the_split_column_of_an_audiofolder_tells_the_splits(tmp_path):
+    for name in "abc":
+        sound(tmp_path / f"{name}.wav")
+    table = tmp_path / "metadata.csv"
+    table.write_text("file_name,caption,split\na.wav,one,train\nb.wav,two,val\nc.wav,three,test\n")
+    for split, caption in (("train", "one"), ("validation", "two"), ("test", "three")):
+        assert [row["captions"] for row in load_corpus("audiofolder", tmp_path, split)] == [[caption]]
+    assert list(open_rows(tmp_path)) == ["train", "validation", "test"]
+    with pytest.raises(DataError, match="no row is of the split 'other'; there are test, train, validation"):
+        load_corpus("audiofolder", tmp_path, "other")
+    table.write_text("file_name,caption,split\na.wav,one,train\nb.wav,two,\n")
+    with pytest.raises(DataError, match="row 1: no value in the column split"):
+        load_corpus("audiofolder", tmp_path)
+
+
+def test_clips_of_two_splits_have_ids_of_their_own(tmp_path):
+    for split in ("train", "test"):
+        sound(tmp_path / split / "1.wav")
+        (tmp_path / split / "metadata.csv").write_text("file_name,caption\n1.wav,x\n")
+    ids = [row["id"] for split in ("train", "test") for row in load_corpus("audiofolder", tmp_path, split)]
+    assert ids == ["train/1.wav", "test/1.wav"]
 
 
 # ---- Mixtures ----

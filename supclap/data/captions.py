@@ -142,7 +142,7 @@ class CaptionedClips(Dataset):
             "text": row["captions"][caption],
             "language": caption_languages(row)[caption],
             "id": row["id"],
-            "group": row.get("group") or row["id"],
+            "group": row["id"] if row.get("group") in (None, "") else row["group"],
             "label": row.get("label"),
             "draw": int(rng.integers(2**31)),
         }

@@ -72,9 +72,7 @@ def _prepare(arguments: argparse.Namespace, options: dict) -> int:
     from .opening import open_rows
     from .prepare import prepare
 
-    if arguments.corpus is not None:
-        options["skip_bad"] = arguments.skip_bad
-    splits = open_rows(arguments.path, arguments.corpus, arguments.splits, options)
+    splits = open_rows(arguments.path, arguments.corpus, arguments.splits, options, skip_bad=arguments.skip_bad)
     for name, rows in splits.items():
         report = prepare(
             rows,

@@ -21,10 +21,21 @@ class DataError(ValueError):
     """Data that cannot be used; the message names the file, row or column, and the fix."""
 
 
+class MissingFile(DataError, FileNotFoundError):
+    """A file of a data set that is not there, as against one that cannot be used."""
+
+
 def name_some(items: Sequence[str]) -> str:
     """The first 20 of the items, and how many more there are."""
     more = f"; … and {len(items) - NAMED} more" if len(items) > NAMED else ""
     return "; ".join(items[:NAMED]) + more
+
+
+def without_folder(reason: str, audio) -> str:
+    """A reason that names a clip's file by its name alone, for lists that are published: folders are private."""
+    path = audio.get("path") if isinstance(audio, dict) else audio
+    folder = os.path.dirname(path) if isinstance(path, str | Path) else ""
+    return reason.replace(f"{folder}{os.sep}", "") if folder else reason
 
 
 def read_text(path: Path, fallback: str | None = None) -> str:
@@ -35,10 +46,11 @@ def read_text(path: Path, fallback: str | None = None) -> str:
         fallback: Encoding to use where the file is not UTF-8, for files that are published in it.
 
     Raises:
-        DataError: No such file, empty, a Git LFS pointer, a web page, an archive, or in another encoding.
+        MissingFile: No such file.
+        DataError: It is empty, a Git LFS pointer, a web page, an archive, or in another encoding.
     """
     if not path.is_file():
-        raise DataError(f"No file at {str(path)!r}.")
+        raise MissingFile(f"No file at {str(path)!r}.")
     data = path.read_bytes()
     head = data[:512].lstrip()
     if not data.strip():
@@ -167,12 +179,12 @@ def first_existing(folder: Path, names: Sequence[str], what: str) -> Path:
     """The first of the files that exists in the folder.
 
     Raises:
-        DataError: None does; all are named.
+        MissingFile: None does; all are named.
     """
     for name in names:
         if (folder / name).is_file():
             return folder / name
-    raise DataError(f"No {what} in {str(folder)!r}; looked for {', '.join(names)}. Name another with `annotations`.")
+    raise MissingFile(f"No {what} in {str(folder)!r}; looked for {', '.join(names)}. Name another with `annotations`.")
 
 
 class AudioIndex:

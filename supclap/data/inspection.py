@@ -1,6 +1,7 @@
 """A look at the audio of clips: whether it can be read, how long and how loud it is, and a hash of its content."""
 
 import hashlib
+import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ import numpy as np
 from processing_supclap.audio_supclap import load_waveform, to_float, to_mono
 from processing_supclap.decoding_supclap import decode
 
-from .files import DataError, name_some
+from .files import DataError, name_some, without_folder
 from .rows import Rows, removed_of, select
 
 
@@ -125,14 +126,21 @@ def _run_share(loud: np.ndarray) -> float:
 
 
 def _can_open(audio, name: str) -> ClipFacts:
-    """A look at the head of the file only."""
+    """A look at the head of the file or bytes only."""
     import soundfile
 
+    held = audio
+    if isinstance(audio, dict) and audio.get("array") is None:
+        held = audio.get("bytes") or audio.get("path")
     try:
-        if isinstance(audio, str | Path):
-            if soundfile.info(str(audio)).frames > 0:
+        if isinstance(held, str | Path):
+            if soundfile.info(str(held)).frames > 0:
                 return ClipFacts()
-            return ClipFacts(error=f"{name} ({audio}): the file holds no audio.")
+            return ClipFacts(error=f"{name} ({held}): the file holds no audio.")
+        if isinstance(held, bytes | bytearray | memoryview):
+            if soundfile.info(io.BytesIO(held)).frames > 0:
+                return ClipFacts()
+            return ClipFacts(error=f"{name}: its bytes hold no audio.")
     except (RuntimeError, OSError, TypeError):
         pass
     return inspect_clip(audio, name)
@@ -190,5 +198,8 @@ def drop_undecodable(rows: Sequence[dict], where: str, skip_bad: bool) -> "Rows 
             "out with skip_bad: true; they are then counted and listed in the manifest."
         )
     wrong = dict(bad)
-    removed = [*removed_of(rows), *({"id": rows[index]["id"], "reason": error} for index, error in bad)]
+    removed = removed_of(rows)
+    for index, error in bad:
+        row = rows[index]
+        removed.append({"id": row["id"], "reason": without_folder(error, row["audio"])})
     return select(rows, [index for index in range(len(rows)) if index not in wrong], removed)

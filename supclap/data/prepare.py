@@ -17,12 +17,13 @@ import numpy as np
 from processing_supclap.audio_supclap import load_waveform
 
 from .corpora.webdataset import KEPT, REPORT
-from .files import DataError, name_some, read_json
+from .files import DataError, name_some, read_json, without_folder
 from .inspection import map_rows
 from .rows import removed_of, without_audio
 
 
 FORMAT_VERSION = 1
+SHARD_KEYS = ("name", "bytes", "blake2b", "clips", "seconds", "peak_reduced", "removed")
 
 
 def prepare(
@@ -49,7 +50,7 @@ def prepare(
 
     Returns:
         The report: `sampling_rate`, `n_clips`, `hours`, `peak_reduced` (clips made quieter because they exceeded full
-        scale), `removed`, and `shards` with the `name`, `bytes`, `blake2b`, `clips` and `seconds` of each.
+        scale), `removed`, and `shards` with the `name`, `bytes`, `blake2b`, `clips`, `seconds` and `removed` of each.
 
     Raises:
         DataError: The folder holds another data set, or clips cannot be decoded; the first 20 are named.
@@ -74,7 +75,7 @@ def prepare(
             chosen = range(number * clips_per_shard, min((number + 1) * clips_per_shard, len(rows)))
             label = f"{split} {number + 1}/{total}" if progress else None
             done = _write_shard(path, rows, chosen, sampling_rate, label, workers, identity)
-        shards.append({key: done[key] for key in ("name", "bytes", "blake2b", "clips", "seconds", "peak_reduced")})
+        shards.append({key: done[key] for key in SHARD_KEYS})
         bad += done["removed"]
     if bad and (not skip_bad or len(bad) == len(rows)):
         raise DataError(
@@ -130,7 +131,7 @@ def _finished(path: Path, identity: dict) -> dict | None:
     elif report.is_file():
         content = read_json(report)
         found = [shard for shard in content["shards"] if shard["name"] == path.name]
-        known = found[0] | {"removed": []} if found else None
+        known = found[0] if found and set(SHARD_KEYS) <= set(found[0]) else None
     if known is None or not path.is_file() or path.stat().st_size != known["bytes"]:
         return None
     return known if _file_hash(path) == known["blake2b"] else None
@@ -147,7 +148,7 @@ def _write_shard(
             lambda row: _encode(row, rate), _Slice(rows, chosen), label, workers
         ):
             if error:
-                known["removed"].append({"id": row["id"], "reason": error})
+                known["removed"].append({"id": row["id"], "reason": without_folder(error, row["audio"])})
                 continue
             key = f"{chosen.start + known['clips'] + len(known['removed']):08d}"
             details = {name: row[name] for name in (*KEPT, "id", "captions", "language") if row.get(name) is not None}

@@ -1,5 +1,6 @@
 """The rows of a recipe: from tables of your own, from a corpus, or from a mixture of corpora for training."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from .inspection import drop_undecodable
 from .leaks import exclude_leaks
 from .mixture import CorpusMixture
 from .rows import Rows, removed_of, select, without_audio
-from .tables import read_table, table_rows
+from .tables import clip_id, columns_of, read_table, table_rows
 
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 
 EVALUATED = ("validation", "test")
+TABLE_KEYS = ("train_file", "validation_file", "test_file", "split_column", "audio_column", "caption_columns")
+TABLE_KEYS += ("label_column", "group_column", "label_captions")
 PART_KEYS = ("corpus", "data_dir", "splits", "weight", "options")
 
 
@@ -28,24 +31,28 @@ def to_rows(table: list[dict], folder: Path, args: "DataArguments", name: str) -
     Raises:
         DataError: A column is missing, a label has no captions, or a file does not exist; the first 20 are named.
     """
-    columns = set(table[0])
+    columns = columns_of(table)
     captions_from_label = args.label_captions is not None
     absent = [column for column in (args.group_column,) if column and column not in columns]
     if absent:
         raise DataError(f"{name} has no column {', '.join(map(repr, absent))}; its columns are {sorted(columns)}.")
-    groups = {str(record.get("id") or record.get(args.audio_column)): record for record in table}
+    records = {clip_id(record, args.audio_column, number): record for number, record in enumerate(table)}
+    label_captions = {str(label): captions for label, captions in (args.label_captions or {}).items()}
 
     def complete() -> Iterator[dict]:
         caption_columns = [] if captions_from_label else args.caption_columns
         rows = table_rows(table, folder / Path(name).name, args.audio_column, caption_columns, args.label_column)
         for index, row in enumerate(rows):
             if captions_from_label:
-                if row.get("label") not in args.label_captions:
-                    raise DataError(f"{name}, row {index}: label {row.get('label')!r} has no entry in label_captions.")
-                # the captions are the class's, so clips of a class are no negatives
-                row |= {"captions": list(args.label_captions[row["label"]]), "group": row["label"]}
+                label = row.get("label")
+                if label is not None and label not in label_captions:
+                    raise DataError(f"{name}, row {index}: label {label!r} has no entry in label_captions.")
+                # the captions are the class's, so clips of a class are no negatives; without a class there are none
+                row |= {"captions": list(label_captions.get(label, ())), "group": label}
             if args.group_column:
-                row["recording"] = groups[row["id"]][args.group_column]
+                recording = records[row["id"]].get(args.group_column)
+                # a blank cell says nothing; as a value it would make all blank clips one recording
+                row["recording"] = None if recording is None or not str(recording).strip() else recording
             yield row
 
     return accept_rows(complete(), name, str(folder), args.skip_bad)
@@ -62,7 +69,7 @@ def load_splits(args: "DataArguments") -> dict[str, Sequence[dict]]:
         recording
         for split in EVALUATED
         for index in range(len(splits.get(split, ())))
-        if (recording := without_audio(splits[split], index).get("recording")) is not None
+        if (recording := without_audio(splits[split], index).get("recording")) not in (None, "")
     }
     parts = {"train": splits["train"]} if args.corpora is None else _parts(args)
     for name, rows in parts.items():
@@ -99,10 +106,12 @@ def _table_splits(args: "DataArguments") -> dict[str, Sequence[dict]]:
         table = tables.setdefault(file, read_table(path) if file not in tables else [])
         if args.split_column:
             wanted = {str(value) for value in getattr(args, f"{split}_splits") or []}
-            if args.split_column not in table[0]:
-                raise DataError(f"{path} has no column {args.split_column!r}; its columns are {sorted(table[0])}.")
-            there = sorted({str(record[args.split_column]) for record in table})
-            table = [record for record in table if str(record[args.split_column]) in wanted]
+            if args.split_column not in columns_of(table):
+                raise DataError(
+                    f"{path} has no column {args.split_column!r}; its columns are {sorted(columns_of(table))}."
+                )
+            there = sorted({str(record.get(args.split_column)) for record in table})
+            table = [record for record in table if str(record.get(args.split_column)) in wanted]
             if not table:
                 raise DataError(
                     f"{path}: no row has {args.split_column} in {sorted(wanted)}, named by {split}_splits; there are "
@@ -114,10 +123,27 @@ def _table_splits(args: "DataArguments") -> dict[str, Sequence[dict]]:
     return splits
 
 
+def _refuse_table_keys(args: "DataArguments") -> None:
+    """Keys of a table do nothing next to a corpus, so that the run would not be what the recipe says."""
+    keys = {field.name: field for field in dataclasses.fields(args) if field.name in TABLE_KEYS}
+    defaults = {
+        key: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        for key, field in keys.items()
+    }
+    given = [key for key in TABLE_KEYS if getattr(args, key) not in (None, defaults[key])]
+    if given:
+        raise DataError(
+            f"corpus is set ({args.corpus}), and so {'is' if len(given) == 1 else 'are'} {', '.join(given)}, which a "
+            "table has and a corpus has not. Put what the corpus knows of it into corpus_options, and take the key out "
+            "of the recipe."
+        )
+
+
 def _corpus_splits(args: "DataArguments") -> dict[str, Sequence[dict]]:
+    _refuse_table_keys(args)
     if args.data_dir is None:
         raise DataError(f"data_dir is not set: name the folder of {args.corpus}.")
-    names = default_splits(args.corpus)
+    names = default_splits(args.corpus, args.data_dir)
     splits = {}
     for split in ("train", *EVALUATED):
         chosen = getattr(args, f"{split}_splits") or names.get(split)
@@ -137,7 +163,7 @@ def _parts(args: "DataArguments") -> dict[str, Sequence[dict]]:
             raise DataError(
                 f"corpora, entry {number}: needs corpus and data_dir, may have {PART_KEYS[2:]}; got {part}."
             )
-        chosen = part.get("splits") or default_splits(part["corpus"]).get("train") or ["train"]
+        chosen = part.get("splits") or default_splits(part["corpus"], part["data_dir"]).get("train") or ["train"]
         name = part["corpus"] if part["corpus"] not in parts else f"{part['corpus']}-{number}"
         options = part.get("options") or {}
         parts[name] = load_corpus(part["corpus"], part["data_dir"], chosen, args.skip_bad, **options)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from .corpora.common import LABEL_TEMPLATE, label_caption
+from .corpora.common import LABEL_TEMPLATE, label_caption, label_of
 from .files import DataError, read_csv, read_text
 
 
@@ -66,6 +66,17 @@ def _read_json_rows(path: Path) -> list[dict]:
     return rows
 
 
+def columns_of(table: Sequence[dict]) -> list[str]:
+    """The columns of a table: records of JSON may lack some of them."""
+    return list(dict.fromkeys(name for record in table for name in record))
+
+
+def clip_id(record: Mapping, audio_column: str, number: int) -> str:
+    """The id of a clip: its `id`, else its file, else its row, which is then refused for want of a file."""
+    values = (record.get("id"), record.get(audio_column), f"row {number}")
+    return str(next(value for value in values if value not in (None, "")))
+
+
 def captions_of(value, where: str) -> list:
     """Captions of a cell: one, or a list, which CSV holds as JSON. An empty cell has none.
 
@@ -102,6 +113,7 @@ def table_rows(
     label_column: str | None = None,
     template: str = LABEL_TEMPLATE,
     defaults: Mapping[str, str | None] | None = None,
+    prefix: str = "",
 ) -> Iterator[dict]:
     """Rows of a table, audio relative to it; `audio` is `None` where the file is missing.
 
@@ -113,11 +125,12 @@ def table_rows(
         label_column: Column of the class; its caption in the template stands in where there are no captions.
         template: Caption of a class.
         defaults: Values of columns that the table lacks.
+        prefix: What stands before the file where that is the id, to tell it from files of that name elsewhere.
 
     Raises:
         DataError: A column is missing.
     """
-    columns = list(table[0])
+    columns = columns_of(table)
     if caption_columns is None:
         caption_columns = [] if label_column else find_caption_columns(columns, str(path))
     absent = [
@@ -128,21 +141,21 @@ def table_rows(
     clips: dict[str, dict] = {}
     for number, record in enumerate(table):
         where = f"{path}, row {number}"
-        file = record[audio_column]
-        audio = path.parent / str(file)
-        captions = [caption for name in caption_columns for caption in captions_of(record[name], where)]
+        file = record.get(audio_column)
+        audio = path.parent / str(file or "")
+        captions = [caption for name in caption_columns for caption in captions_of(record.get(name), where)]
         row = {
             **{key: value for key, value in (defaults or {}).items() if value is not None},
             **{key: record[key] for key in PASSED_ON if record.get(key) not in (None, "")},
-            "id": str(record.get("id") or file),
+            "id": ("" if record.get("id") not in (None, "") else prefix) + clip_id(record, audio_column, number),
             "file": file,
             "audio": str(audio) if audio.is_file() else None,
             "captions": captions,
         }
         if label_column:
-            row["label"] = record[label_column]
-            if not captions:
-                row |= {"captions": label_caption(template, [str(row["label"])]), "group": row["label"]}
+            row["label"] = label_of(record.get(label_column))
+            if not captions and row["label"] is not None:
+                row |= {"captions": label_caption(template, [row["label"]]), "group": row["label"]}
         known = clips.setdefault(row["id"], row)
         if known is row:
             continue

@@ -1,7 +1,7 @@
 """The corpora by name: each module turns the official files on disk into rows of the row format."""
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -49,17 +49,12 @@ def load_corpus(
         DataError: An unknown corpus, split or option, files that cannot be read, or rows without usable audio or
             captions: the first 20 are named.
     """
-    module = corpus_module(name)
-    load = partial(module.load, esc10=True) if name == "esc10" else module.load
-    allowed = [key for key in inspect.signature(module.load).parameters if key not in ("folder", "split")]
-    unknown = sorted(set(options) - set(allowed))
-    if unknown:
-        raise DataError(f"{name} has no option {', '.join(unknown)}; its options are {', '.join(allowed)}.")
+    load = corpus_loader(name, options)
     folder = Path(data_dir)
     if name != "hub" and not folder.is_dir():
         raise DataError(f"data_dir {str(folder)!r} is not a folder.")
     splits = [split] if isinstance(split, str | int) else list(split)
-    parts = [load(folder, split_name(name, one), **options) for one in splits]
+    parts = [load(folder, split_name(name, one)) for one in splits]
     where = f"{name} {' + '.join(map(str, splits))}"
     if isinstance(parts[0], LazyRows):
         if len(parts) > 1:
@@ -69,6 +64,20 @@ def load_corpus(
         rows = accept_rows((row for part in parts for row in part), where, str(folder), skip_bad)
     names = list(exclude_leaks_of)
     return exclude_leaks(rows, names, leak_lists or folder, where) if names else rows
+
+
+def corpus_loader(name: str, options: Mapping) -> Callable[[Path, str], Iterable[dict] | LazyRows]:
+    """What reads a split of a corpus, called with the folder and the split's name: its `load` with the options.
+
+    Raises:
+        DataError: The corpus is unknown, or has no such option.
+    """
+    load = corpus_module(name).load
+    allowed = [key for key in inspect.signature(load).parameters if key not in ("folder", "split")]
+    unknown = sorted(set(options) - set(allowed))
+    if unknown:
+        raise DataError(f"{name} has no option {', '.join(unknown)}; its options are {', '.join(allowed)}.")
+    return partial(load, **(dict(options) | {"esc10": True} if name == "esc10" else options))
 
 
 def corpus_module(name: str):
@@ -92,12 +101,16 @@ def split_name(name: str, split: str | int) -> str:
     return key
 
 
-def default_splits(name: str) -> dict[str, list[str]]:
+def default_splits(name: str, data_dir: str | Path) -> dict[str, list[str]]:
     """The splits that training, validation and test take unless told otherwise: those that go by that name.
 
-    A corpus of your own is trained on its `train`; the others have to be named.
+    Of shards they are those that are there. Another corpus of your own is trained on its `train`; the others have to be
+    named.
     """
     module = corpus_module(name)
+    if name == "webdataset":
+        there = [split for split in ("validation", "test") if module.shards_of(Path(data_dir), split)]
+        return {split: [split] for split in ("train", *there)}
     if not module.SPLITS:
         return {"train": ["train"]}
     return {split: [split] for split in ("train", "validation", "test") if split in module.SPLITS}

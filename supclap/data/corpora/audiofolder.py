@@ -1,21 +1,23 @@
 """Your own folder, in the layout of `datasets`' audiofolder: files beside `metadata.csv`, or one folder a class.
 
-`train/metadata.csv` and `test/metadata.csv` are splits; so are `train/dog/1.wav` and `test/dog/1.wav`, whose classes
-are their folders. Names of files never decide a split, as they do in `datasets`.
+`train/metadata.csv` and `test/metadata.csv` are splits. A single `metadata.csv` tells the split of a clip in its column
+`split`, else by the folder of the file (`test/1.wav`). Without metadata, `train/dog/1.wav` and `test/dog/1.wav` are
+splits whose classes are their folders. Names of files never decide a split, as they do in `datasets`.
 """
 
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from ..files import AUDIO_SUFFIXES, DataError
-from ..tables import read_table, table_rows
+from ..tables import columns_of, read_table, table_rows
 from .common import LABEL_TEMPLATE, label_caption
 
 
 SPLITS: dict[str, str] = {}  # any
 ALIASES: dict[str, str] = {}
 FOLDERS = {"train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+SPLIT_COLUMN = "split"
 METADATA = tuple(f"metadata{suffix}" for suffix in (".csv", ".jsonl", ".parquet"))
 
 
@@ -33,7 +35,7 @@ def load(
 
     Args:
         folder: The folder.
-        split: The name of a folder in it; `train` is the whole folder where there is none of that name.
+        split: A value of the column `split` or the name of a folder in it; `train` is all else.
         audio_column: Column of the file, relative to the metadata.
         caption_columns: Columns of captions; each may hold a list. Those that go by a usual name when omitted.
         label_column: Column of the class, whose template caption stands in where there are no captions.
@@ -41,17 +43,28 @@ def load(
         language: Language of the captions where the metadata has no column `language`.
         licence: Licence where the metadata has no column `licence`.
     """
-    own = [folder / name for name in FOLDERS.get(split, (split,)) if (folder / name).is_dir()]
-    if not own and split != "train":
-        raise DataError(f"{str(folder)!r} has no folder {split!r}.")
-    place = own[0] if own else folder
+    split = _canonical(split)
+    place = _place(folder, split)
     given = {"language": language, "licence": licence}
-    tables = [place / name for name in METADATA if (place / name).is_file()]
-    if tables:
+    own, whole = _metadata(place) if place else None, _metadata(folder)
+    if own or whole:
+        path = own or whole
+        table = read_table(path)
+        if not own:
+            splits = _splits_of(path, table, audio_column)
+            table = [record for record, name in zip(table, splits, strict=True) if name == split]
+            if not table:
+                raise DataError(
+                    f"{path}: no row is of the split {split!r}; there are {', '.join(sorted(set(splits)))}."
+                )
+        prefix = f"{place.name}/" if own else ""
         yield from table_rows(
-            read_table(tables[0]), tables[0], audio_column, caption_columns, label_column, template, defaults=given
+            table, path, audio_column, caption_columns, label_column, template, defaults=given, prefix=prefix
         )
         return
+    if place is None and split != "train":
+        raise DataError(f"{str(folder)!r} has no folder {split!r}.")
+    place = place or folder
     found = 0
     for root, folders, files in os.walk(place):
         folders.sort()
@@ -75,3 +88,38 @@ def load(
             }
     if not found:
         raise DataError(f"{str(place)!r} holds neither {', '.join(METADATA)} nor folders of audio files.")
+
+
+def splits_in(folder: Path, audio_column: str = "file_name") -> list[str]:
+    """The splits that a folder holds, by its metadata and its folders."""
+    whole = _metadata(folder)
+    places = {split: _place(folder, split) for split in FOLDERS}
+    found = {split for split, place in places.items() if place and (not whole or _metadata(place))}
+    if whole:
+        found |= set(_splits_of(whole, read_table(whole), audio_column))
+    known = [split for split in FOLDERS if split in found]
+    return [*known, *sorted(found - set(known))] or ["train"]
+
+
+def _canonical(name: str) -> str:
+    return next((split for split, names in FOLDERS.items() if name.casefold() in names), name)
+
+
+def _place(folder: Path, split: str) -> Path | None:
+    return next((folder / name for name in FOLDERS.get(split, (split,)) if (folder / name).is_dir()), None)
+
+
+def _metadata(place: Path) -> Path | None:
+    return next((place / name for name in METADATA if (place / name).is_file()), None)
+
+
+def _splits_of(path: Path, table: Sequence[dict], audio_column: str) -> list[str]:
+    """The split of each record of the metadata of a whole folder."""
+    if SPLIT_COLUMN not in columns_of(table):
+        folders = [PurePosixPath(str(record.get(audio_column) or "")).parent.parts for record in table]
+        names = [_canonical(parts[0]) if parts else "" for parts in folders]
+        return [name if name in FOLDERS else "train" for name in names]
+    values = [str(record.get(SPLIT_COLUMN) or "").strip() for record in table]
+    if "" in values:
+        raise DataError(f"{path}, row {values.index('')}: no value in the column {SPLIT_COLUMN}.")
+    return [_canonical(value) for value in values]

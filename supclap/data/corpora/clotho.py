@@ -33,7 +33,7 @@ def load(folder: Path, split: str, annotations: str | None = None, audio_dir: st
     own = [place for place in (long, f"clotho_audio_{long}", f"waveforms/{short}", short) if (folder / place).is_dir()]
     index = AudioIndex(folder / (audio_dir or (own[0] if own else "")))
     if path.suffix == ".json":
-        for row in json_rows(path, index, f"clotho/{split}", lambda record: freesound(record["id"]), "en", LICENCE):
+        for row in json_rows(path, index, f"clotho/{split}", _recording, "en", LICENCE):
             recording = row["recording"]
             yield row | {"source": recording or "clotho"}
         return
@@ -59,6 +59,10 @@ def load(folder: Path, split: str, annotations: str | None = None, audio_dir: st
             }
         clips[name]["captions"] += captions
     yield from clips.values()
+
+
+def _recording(record: dict) -> str | None:
+    return freesound(record.get("id", ""))
 
 
 def _metadata(path: Path) -> dict[str, dict]:

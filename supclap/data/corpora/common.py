@@ -48,6 +48,14 @@ def youtube_names(video: str, start: int, end: int | None = None) -> list[str]:
     return own + [f"Y{name}" for name in own]
 
 
+def label_of(value) -> str | None:
+    """The label of a cell as text; `None` where there is none: an empty cell, or -1, as data sets mark it."""
+    # the comparison with itself finds NaN, which tables have in place of an empty cell
+    if value is None or value != value or str(value).strip() in ("", "-1", "-1.0"):
+        return None
+    return str(value).strip()
+
+
 def spoken(label: str) -> str:
     """A class name as words: `clock_alarm` becomes `clock alarm`."""
     return label.replace("_", " ").strip()

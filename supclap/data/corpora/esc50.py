@@ -46,6 +46,7 @@ def load(
             "audio": index.find(row["filename"]),
             "captions": label_caption(template, [label]),
             "language": "en",
+            "fold": int(split),
             "label": label,
             "group": f"esc50/{label}",
             "recording": freesound(row["src_file"]),

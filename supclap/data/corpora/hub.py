@@ -9,7 +9,7 @@ from ..accept import clean_captions
 from ..files import DataError
 from ..rows import LazyRows
 from ..tables import PASSED_ON, add_captions, captions_of, find_caption_columns
-from .common import LABEL_TEMPLATE, label_caption
+from .common import LABEL_TEMPLATE, label_caption, label_of
 
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class DatasetRows(LazyRows):
         language: Language of the captions where there is no column `language`.
         licence: Licence where there is no column `licence`.
         name: What ids and the source are called by.
+        split: The split, which stands in ids too.
 
     Raises:
         DataError: A column is missing.
@@ -50,9 +51,10 @@ class DatasetRows(LazyRows):
         language: str = "en",
         licence: str | None = None,
         name: str = "dataset",
+        split: str | None = None,
     ):
         self.mapping = ColumnMapping(
-            dataset, audio_column, caption_columns, label_column, id_column, template, language, licence, name
+            dataset, audio_column, caption_columns, label_column, id_column, template, language, licence, name, split
         )
         self.dataset = self.mapping.undecoded(dataset)
         self._silent = self.dataset.remove_columns([audio_column])
@@ -88,7 +90,7 @@ class ColumnMapping:
     """From a record of a data set to a row; the arguments are those of [`DatasetRows`]."""
 
     def __init__(
-        self, dataset, audio_column, caption_columns, label_column, id_column, template, language, licence, name
+        self, dataset, audio_column, caption_columns, label_column, id_column, template, language, licence, name, split
     ):
         columns = list(dataset.features or dataset.column_names or [])
         if caption_columns is None:
@@ -100,6 +102,7 @@ class ColumnMapping:
         self.audio_column, self.caption_columns = audio_column, list(caption_columns)
         self.label_column, self.id_column = label_column, id_column
         self.template, self.name = template, name
+        self.prefix = f"{name}/{split}" if split else name
         self.defaults = {"language": language, "licence": licence, "source": name}
         self.label_names = getattr((dataset.features or {}).get(label_column), "names", None)
 
@@ -115,12 +118,14 @@ class ColumnMapping:
         where = f"{self.name}, row {index}"
         captions = [caption for name in self.caption_columns for caption in captions_of(record[name], where)]
         row = self.defaults | {key: record[key] for key in PASSED_ON if record.get(key) not in (None, "")}
-        row["id"] = str(record[self.id_column]) if self.id_column else f"{self.name}/{index}"
+        row["id"] = str(record[self.id_column]) if self.id_column else f"{self.prefix}/{index}"
         row["audio"] = record.get(self.audio_column)
         if self.label_column is not None:
-            label = record[self.label_column]
-            row["label"] = self.label_names[label] if self.label_names and isinstance(label, int) else str(label)
-            if not captions:
+            label = label_of(record[self.label_column])
+            if label is not None and self.label_names and isinstance(record[self.label_column], int):
+                label = self.label_names[int(label)]
+            row["label"] = label
+            if not captions and label is not None:
                 captions = label_caption(self.template, [row["label"]])
                 row["group"] = row["label"]
         row["captions"] = clean_captions(captions)
@@ -141,6 +146,7 @@ def stream_rows(dataset: "IterableDataset", **columns) -> Iterator[dict]:
         "language": "en",
         "licence": None,
         "name": "dataset",
+        "split": None,
     }
     unknown = sorted(set(columns) - set(defaults))
     if unknown:
@@ -202,5 +208,6 @@ def load(
         template,
         language,
         licence,
-        folder.as_posix(),
+        folder.resolve().name if folder.is_dir() else folder.as_posix(),
+        split,
     )

@@ -42,6 +42,7 @@ def load(
             "audio": index.find(row["slice_file_name"]),
             "captions": label_caption(template, [label]),
             "language": "en",
+            "fold": int(split),
             "label": label,
             "group": f"urbansound8k/{label}",
             "recording": freesound(row["fsID"]),

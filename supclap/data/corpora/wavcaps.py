@@ -1,7 +1,8 @@
 """WavCaps: captions written by a language model for clips of AudioSet, BBC Sound Effects, FreeSound and SoundBible."""
 
+import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from ..files import AudioIndex, DataError, first_existing
 from .common import freesound, json_rows, youtube_id
@@ -28,23 +29,45 @@ def load(
         folder: The folder of the corpus, with the JSON files of the sources (in `json_files/` or by themselves).
         split: `train`; WavCaps has no other.
         sources: Some of `audioset`, `bbc`, `freesound`, `soundbible`.
-        audio_dir: Folder of the audio, relative to the folder; where it is by its source's name when omitted.
+        audio_dir: Folder of the audio, relative to the folder; all of it when omitted. In it, the audio of a source
+            lies in a folder of its name. That may be missing where there is one source only.
     """
+    root = folder / (audio_dir or "")
     for source in sources:
         if source not in SOURCES:
             raise DataError(f"WavCaps has the sources {', '.join(SOURCES)}, not {source!r}.")
         folders, files = SOURCES[source]
         names = [f"{place}{file}" for file in files for place in _places(folders)]
         path = first_existing(folder, names, f"WavCaps file of {source}")
-        places = [f"{base}{name}" for name in folders for base in ("waveforms/", "audio/", "")]
-        own = [place for place in places if (folder / place).is_dir() and folder / place != path.parent]
-        index = AudioIndex(folder / (audio_dir or (own[0] if own else "")))
-        rows = json_rows(path, index, f"wavcaps/{source}", lambda record, s=source: recording(s, record["id"]))
+        index = _audio_of(root, source, alone=len(sources) == 1)
+        rows = json_rows(path, index, f"wavcaps/{source}", lambda record, s=source: recording(s, _clip(record)))
         yield from (row | {"licence": LICENCE} for row in rows)
 
 
 def _places(folders: Sequence[str]) -> list[str]:
     return [f"{base}{name}/" for base in ("json_files/", "") for name in folders] + [""]
+
+
+def _audio_of(root: Path, source: str, alone: bool) -> AudioIndex:
+    """The audio of a source. The names of two sources are bare numbers, so one is never looked for in another."""
+    own = _folders_of(root, source)
+    for place in own:
+        if len(index := AudioIndex(place)):
+            return index
+    if alone and not any(_folders_of(root, other) for other in SOURCES if other != source):
+        return AudioIndex(root)
+    return AudioIndex(root / SOURCES[source][0][0])  # is not there, or empty: all clips count as missing
+
+
+def _folders_of(root: Path, source: str) -> list[Path]:
+    """The folders by the name of a source at any depth, as the archives are unpacked; the uppermost first."""
+    names = {name + ending for name in SOURCES[source][0] for ending in ("", "_flac")}
+    found = [Path(place, name) for place, folders, _ in os.walk(root) for name in folders if name in names]
+    return sorted(found, key=lambda path: (len(path.parts), path))
+
+
+def _clip(record: dict) -> str:
+    return str(record.get("id") or PurePosixPath(str(record["wav"])).stem)
 
 
 def recording(source: str, clip: str) -> str | None:

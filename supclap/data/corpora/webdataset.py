@@ -64,7 +64,7 @@ def load(folder: Path, split: str, language: str = "en", licence: str | None = N
     Raises:
         DataError: No shards, or one that ends early or differs from the report of `supclap data prepare`.
     """
-    shards = sorted(folder.glob(f"{split}-*.tar")) or sorted((folder / split).glob("*.tar"))
+    shards = shards_of(folder, split)
     if not shards and split == "train":
         shards = sorted(folder.glob("*.tar"))
     if not shards:
@@ -83,6 +83,11 @@ def load(folder: Path, split: str, language: str = "en", licence: str | None = N
     if not clips:
         raise DataError(f"The shards of {split} in {str(folder)!r} hold no audio.")
     return ShardRows(clips)
+
+
+def shards_of(folder: Path, split: str) -> list[Path]:
+    """The shards of a split: those that begin with its name, else those in its folder."""
+    return sorted(folder.glob(f"{split}-*.tar")) or sorted((folder / split).glob("*.tar"))
 
 
 def check_report(path: Path, shards: Sequence[Path]) -> None:
@@ -148,4 +153,4 @@ def _row(key: str, entry: dict, language: str, licence: str | None) -> dict:
     return row | ({"licence": licence} if licence else {}) | kept
 
 
-KEPT = ("label", "labels", "group", "recording", "source", "licence", "author", "duration")
+KEPT = ("label", "labels", "group", "recording", "source", "licence", "author", "duration", "fold")
