@@ -250,7 +250,7 @@ def _base_models(facts: Facts) -> list[str]:
 
 def evaluation_results(facts: Facts) -> list["EvalResult"]:
     """The entries of `model-index`: each metric with its interval, number of queries, data, revision and protocol."""
-    from huggingface_hub import EvalResult
+    from supclap.evaluation.tables import eval_result
 
     results = facts.results
     test = facts.run.get("data", {}).get("test", {})
@@ -264,34 +264,16 @@ def evaluation_results(facts: Facts) -> list["EvalResult"]:
     retrieval = {"n_clips": results.get("n_clips"), "pool_size": pool or results.get("n_clips")}
     if facts.recipe.get("test_scenes"):
         retrieval["scenes"] = facts.recipe["test_scenes"]
-    entries = []
-    for name, metric in (results.get("retrieval") or {}).items():
-        entries.append(
-            EvalResult(
-                task_type="audio-text-retrieval",
-                task_name="Audio-text retrieval",
-                metric_type=name,
-                metric_name=name.replace("_", " ").replace("/", ", "),
-                metric_value=metric["value"],
-                metric_args={"interval_95": [metric["low"], metric["high"]], "n": metric["n"]},
-                dataset_args=retrieval,
-                **common,
-            )
-        )
+    chosen_on = results.get("chosen_on")
+    entries = [
+        eval_result("retrieval", name, metric, chosen_on, dataset_args=retrieval, **common)
+        for name, metric in (results.get("retrieval") or {}).items()
+    ]
     zero_shot = results.get("zero_shot")
     if zero_shot:
-        accuracy = zero_shot["accuracy"]
+        protocol = {"n_labels": zero_shot["n_labels"], "templates": zero_shot["templates"]}
         entries.append(
-            EvalResult(
-                task_type="zero-shot-audio-classification",
-                task_name="Zero-shot audio classification",
-                metric_type="accuracy",
-                metric_name="accuracy",
-                metric_value=accuracy["value"],
-                metric_args={"interval_95": [accuracy["low"], accuracy["high"]], "n": accuracy["n"]},
-                dataset_args={"n_labels": zero_shot["n_labels"], "templates": zero_shot["templates"]},
-                **common,
-            )
+            eval_result("zero_shot", "accuracy", zero_shot["accuracy"], chosen_on, dataset_args=protocol, **common)
         )
     return entries
 
@@ -299,12 +281,15 @@ def evaluation_results(facts: Facts) -> list["EvalResult"]:
 def _evaluation(facts: Facts, results: list["EvalResult"]) -> str:
     if not results:
         return "Not evaluated."
+    from supclap.evaluation.tables import CHOSEN_ON
+
     lines = []
+    chosen = CHOSEN_ON[facts.results.get("chosen_on")]
     revision = facts.run.get("data", {}).get("test", {}).get("revision")
     lines.append(
         f"Measured at the end of the run on the test split of `{facts.data_name}`"
         + (f" (hash of ids and captions {revision})" if revision else "")
-        + f", one run, seed {facts.results.get('seed')}. Intervals are 95 % bootstrap intervals over clips."
+        + f", one run, seed {facts.results.get('seed')}; {chosen}. Intervals are 95 % bootstrap intervals over clips."
     )
     args = next((entry.dataset_args for entry in results if entry.task_type == "audio-text-retrieval"), None)
     if args:
@@ -316,12 +301,9 @@ def _evaluation(facts: Facts, results: list["EvalResult"]) -> str:
         lines.append(f"Zero-shot classification: {zero_shot['n_labels']} classes, templates {templates}.")
     table = ["| metric | % | 95 % interval | n |", "| --- | ---: | --- | ---: |"]
     for entry in results:
-        low, high = entry.metric_args["interval_95"]
+        interval = " to ".join(f"{end:.1f}" for end in entry.metric_args.get("interval_95", [])) or "none"
         name = f"{entry.task_name.lower()}: {entry.metric_name}"
-        table.append(
-            f"| {name} | {100 * entry.metric_value:.1f} | {100 * low:.1f} to {100 * high:.1f} "
-            f"| {entry.metric_args['n']:,} |"
-        )
+        table.append(f"| {name} | {entry.metric_value:.1f} | {interval} | {entry.metric_args['n']:,} |")
     return "\n".join(lines) + "\n\n" + "\n".join(table)
 
 

@@ -14,6 +14,7 @@ from huggingface_hub import ModelCard
 
 from supclap.cli import main
 from supclap.config import DataArguments, ModelArguments
+from supclap.evaluation.tables import CHOSEN_ON, model_index
 from supclap.licences import LicenceError
 from supclap.model_card import MARKER, write_card
 from supclap.run_record import describe_split, record_run
@@ -37,6 +38,7 @@ ROWS = {
 RESULTS = {
     "seed": 3,
     "steps": 12,
+    "chosen_on": "last",
     "retrieval": {"text_to_audio/recall@1": {"value": 0.25, "low": 0.125, "high": 0.5, "n": 2}},
     "pool_size": None,
     "n_clips": 1,
@@ -75,12 +77,12 @@ def set_recipe(folder, **changes):
 def test_model_index_holds_every_figure_with_interval_number_revision_and_protocol(run_folder):
     data = ModelCard.load(write_card(run_folder)).data
     retrieval, zero_shot = data.eval_results
-    assert (retrieval.metric_type, retrieval.metric_value) == ("text_to_audio/recall@1", 0.25)
-    assert retrieval.metric_args == {"interval_95": [0.125, 0.5], "n": 2}
+    assert (retrieval.metric_type, retrieval.metric_value) == ("text_to_audio/recall@1", 25.0)
+    assert retrieval.metric_args == {"chosen_on": "last", "unit": "%", "interval_95": [12.5, 50.0], "n": 2}
     assert retrieval.dataset_args == {"n_clips": 1, "pool_size": 1}
     assert retrieval.dataset_revision == describe_split(ROWS["test"])["revision"]
     assert (retrieval.dataset_name, retrieval.dataset_split) == ("tones", "test")
-    assert (zero_shot.task_type, zero_shot.metric_value) == ("zero-shot-audio-classification", 0.75)
+    assert (zero_shot.task_type, zero_shot.metric_value) == ("zero-shot-audio-classification", 75.0)
     assert zero_shot.dataset_args == {"n_labels": 2, "templates": ["a {} sound"]}
     assert data.license == "apache-2.0"
     assert {"custom_code", "sentence-transformers"} <= set(data.tags)
@@ -97,6 +99,31 @@ def test_the_text_tells_data_objective_settings_machine_and_curves(run_folder):
     assert "Energy and CO2 were not measured" in text
     assert "](training_curves.png)" in text
     assert "| audio-text retrieval: text to audio, recall@1 | 25.0 | 12.5 to 50.0 | 2 |" in text
+
+
+@pytest.mark.parametrize("chosen_on", [None, "validation", "test", "last"])
+def test_the_card_and_its_index_say_how_the_checkpoint_was_chosen(run_folder, chosen_on):
+    (run_folder / "results.json").write_text(json.dumps({**RESULTS, "chosen_on": chosen_on}))
+    card = ModelCard.load(write_card(run_folder))
+    assert CHOSEN_ON[chosen_on] in card.text
+    assert {entry.metric_args["chosen_on"] for entry in card.data.eval_results} == {chosen_on or "not recorded"}
+    assert ("recall@1 (checkpoint chosen on test) |" in card.text) == (chosen_on == "test")
+
+
+def test_a_card_and_an_evaluation_write_the_same_entry_for_the_same_figure(run_folder):
+    ours = ModelCard.load(write_card(run_folder)).data.eval_results[0]
+    entry = {"task": "t", "kind": "retrieval", "language": None, "status": "done", "data": "d", "split": "test"}
+    summary = {"chosen_on": "last", "fingerprint": "f", "results": [{**entry, "metrics": RESULTS["retrieval"]}]}
+    (other,) = model_index(summary)
+    for key in ("task_type", "task_name", "metric_type", "metric_name", "metric_value"):
+        assert getattr(ours, key) == getattr(other, key)
+    assert {**ours.metric_args, "fingerprint": "f"} == other.metric_args
+
+
+def test_a_figure_without_an_interval_is_written_without_one(run_folder):
+    only = {"value": 1.0, "low": None, "high": None, "n": 1}
+    (run_folder / "results.json").write_text(json.dumps({**RESULTS, "retrieval": {"text_to_audio/recall@1": only}}))
+    assert "recall@1 | 100.0 | none | 1 |" in write_card(run_folder).read_text()
 
 
 def test_the_card_names_no_folder_of_the_machine(run_folder, tmp_path):

@@ -16,6 +16,7 @@ from supclap.cli import main
 from supclap.evaluation import retrieval_metrics
 from supclap.evaluation.cache import CachedEncoder, EmbeddingCache, content_hash, text_hash
 from supclap.evaluation.encoders import ClapEncoder, fingerprint_folder, load_encoder
+from supclap.evaluation.evaluate_command import recorded_choice
 from supclap.evaluation.queries import load_queries
 from supclap.evaluation.runner import evaluate_suite
 from supclap.evaluation.suite import Suite, SuiteError, Task, built_in_suites, load_rows, load_suite
@@ -511,6 +512,19 @@ def test_the_command_scores_what_is_there_and_says_what_is_not(checkpoint, own, 
     printed = capsys.readouterr()
     assert f"gone: not run: data not found at {own.parent / 'clotho'}" in printed.err
     assert CHOSEN_ON["test"] in printed.out
+
+
+def test_the_choice_of_a_hub_checkpoint_is_read_from_its_download(tmp_path, monkeypatch):
+    commit = "0" * 40
+    repo = tmp_path / "models--me--model"
+    (repo / "snapshots" / commit).mkdir(parents=True)
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text(commit)
+    (repo / "snapshots" / commit / "results.json").write_text('{"chosen_on": "test"}')
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert recorded_choice("me/model") == "test"
+    assert recorded_choice("me/other") is None
+    assert recorded_choice("no id at all, of an adapter") is None
 
 
 def test_an_adapter_of_yours_is_scored_by_the_same_command(own, tmp_path, monkeypatch, capsys):
