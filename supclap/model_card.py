@@ -265,6 +265,8 @@ def evaluation_results(facts: Facts) -> list["EvalResult"]:
     if facts.recipe.get("test_scenes"):
         retrieval["scenes"] = facts.recipe["test_scenes"]
     chosen_on = results.get("chosen_on")
+    if len(results.get("languages") or ()) > 1:
+        retrieval["mean_over_languages"] = results["languages"]
     entries = [
         eval_result("retrieval", name, metric, chosen_on, dataset_args=retrieval, **common)
         for name, metric in (results.get("retrieval") or {}).items()
@@ -295,6 +297,9 @@ def _evaluation(facts: Facts, results: list["EvalResult"]) -> str:
     if args:
         scenes = f" of scenes mixed from the clips ({_inline(args['scenes'])})" if "scenes" in args else ""
         lines.append(f"Retrieval{scenes}: {args['n_clips']} clips in pools of {args['pool_size']}, all captions.")
+        if "mean_over_languages" in args:
+            languages = ", ".join(args["mean_over_languages"])
+            lines.append(f"Each metric of it is the unweighted mean over {languages}, each language on its own.")
     zero_shot = facts.results.get("zero_shot")
     if zero_shot:
         templates = ", ".join(f"`{template}`" for template in zero_shot["templates"])

@@ -126,6 +126,13 @@ def test_a_figure_without_an_interval_is_written_without_one(run_folder):
     assert "recall@1 | 100.0 | none | 1 |" in write_card(run_folder).read_text()
 
 
+def test_the_card_says_over_which_languages_a_figure_is_a_mean(run_folder):
+    (run_folder / "results.json").write_text(json.dumps({**RESULTS, "languages": ["eng_Latn", "fra_Latn"]}))
+    card = ModelCard.load(write_card(run_folder))
+    assert "unweighted mean over eng_Latn, fra_Latn" in card.text
+    assert card.data.eval_results[0].dataset_args["mean_over_languages"] == ["eng_Latn", "fra_Latn"]
+
+
 def test_the_card_names_no_folder_of_the_machine(run_folder, tmp_path):
     text = write_card(run_folder, "me/model").read_text()
     assert str(tmp_path) not in text
