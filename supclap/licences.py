@@ -50,7 +50,7 @@ def normalise_licence(name: str | None) -> str:
     Names it does not know come back in lower case; `None` and empty ones are `"unknown"`.
     """
     text = " ".join((name or "").strip().lower().replace("_", "-").split())
-    if text in ("", UNKNOWN, "none", "other"):
+    if text in ("", UNKNOWN, "not stated", "none", "other"):
         return UNKNOWN
     if match := _CREATIVE_COMMONS_URL.search(text):
         kind, zero, version = match.groups()

@@ -405,7 +405,15 @@ def _data(facts: Facts) -> str:
     train = facts.run["data"]["train"]
     sources = ", ".join(f"{name} ({count:,})" for name, count in train["sources"].items())
     authors = f"\n\nAuthors named by the training rows: {', '.join(train['authors'])}." if train["authors"] else ""
-    return f"`{facts.data_name}`.\n\n" + "\n".join(rows) + f"\n\nSources of the training clips: {sources}.{authors}"
+    mixture = ""
+    if train.get("mixture"):
+        shares = ", ".join(f"{name} ({count:,})" for name, count in train["mixture"].items())
+        mixture = f"\n\nAn epoch of the mixture takes so many clips of each: {shares}."
+    return (
+        f"`{facts.data_name}`.\n\n"
+        + "\n".join(rows)
+        + f"{mixture}\n\nSources of the training clips: {sources}.{authors}"
+    )
 
 
 def _compute(facts: Facts) -> str:

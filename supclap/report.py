@@ -6,7 +6,7 @@ from pathlib import Path
 from transformers.trainer_utils import get_last_checkpoint
 
 from supclap.callbacks import CURVES
-from supclap.data.manifest import MANIFEST
+from supclap.data.manifest import MANIFEST, build_manifest
 from supclap.drift import DRIFT_FILE
 from supclap.evaluation.queries import FOLDER, save_queries
 from supclap.guard import NONFINITE_BATCHES, GuardRailsCallback
@@ -82,7 +82,8 @@ def evaluate_and_report(
     for task, arrays in queries.items():
         save_queries(folder / FOLDER / f"{task}.npz", arrays)
     write_json(folder / RESULTS, results)
-    record_run(folder, splits, seconds, first_step, results["steps"], processes=trainer.args.world_size)
+    manifest = trainer.manifest or build_manifest(splits, content_hashes=False)
+    record_run(folder, manifest, seconds, first_step, results["steps"], processes=trainer.args.world_size)
     try:
         card = write_card(folder, trainer.hub_model_id if trainer.args.push_to_hub else None)
     except (ValueError, OSError) as error:  # the model is there; a card can be written later

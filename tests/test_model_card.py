@@ -14,10 +14,12 @@ from huggingface_hub import ModelCard
 
 from supclap.cli import main
 from supclap.config import DataArguments, ModelArguments
+from supclap.data import CorpusMixture, build_manifest
+from supclap.data.rows import LazyRows
 from supclap.evaluation.tables import CHOSEN_ON, model_index
 from supclap.licences import LicenceError
 from supclap.model_card import MARKER, write_card
-from supclap.run_record import describe_split, record_run
+from supclap.run_record import record_run
 from supclap.training_args import SupClapTrainingArguments
 
 
@@ -51,6 +53,14 @@ RESULTS = {
 }
 
 
+def manifest_of(splits):
+    return build_manifest(splits, content_hashes=False)
+
+
+def describe_split(rows):
+    return manifest_of({"split": rows})["splits"]["split"]
+
+
 @pytest.fixture
 def run_folder(checkpoint, tmp_path):
     """A checkpoint with what a run leaves beside it."""
@@ -65,7 +75,7 @@ def run_folder(checkpoint, tmp_path):
     (checkpoint / "recipe.json").write_text(json.dumps(recipe))
     (checkpoint / "results.json").write_text(json.dumps(RESULTS))
     (checkpoint / "training_curves.png").write_bytes(b"\x89PNG")
-    record_run(checkpoint, ROWS, seconds=90, first_step=0, last_step=12, processes=1)
+    record_run(checkpoint, manifest_of(ROWS), seconds=90, first_step=0, last_step=12, processes=1)
     return checkpoint
 
 
@@ -145,7 +155,7 @@ def test_a_text_encoder_of_a_package_that_is_not_here_has_unknown_terms(run_fold
 
 
 def test_a_resumed_run_says_that_its_first_part_is_not_in_the_time(run_folder):
-    record_run(run_folder, ROWS, seconds=90, first_step=8, last_step=12, processes=1)
+    record_run(run_folder, manifest_of(ROWS), seconds=90, first_step=8, last_step=12, processes=1)
     assert "the time before step 8 is not recorded" in write_card(run_folder).read_text()
 
 
@@ -176,7 +186,7 @@ def test_the_licence_of_the_model_that_training_went_on_from_carries_over(run_fo
 
 def test_share_alike_data_is_said_so(run_folder):
     rows = {**ROWS, "train": [{**ROWS["train"][0], "licence": "CC BY-SA 3.0"}]}
-    record_run(run_folder, rows, seconds=90, first_step=0, last_step=12, processes=1)
+    record_run(run_folder, manifest_of(rows), seconds=90, first_step=0, last_step=12, processes=1)
     card = ModelCard.load(write_card(run_folder))
     assert card.data.license == "cc-by-sa-3.0"
     assert "share-alike (cc-by-sa-3.0)" in card.text
@@ -205,6 +215,36 @@ def test_a_torn_record_is_named(checkpoint):
 def test_the_revision_of_a_split_changes_with_a_caption():
     changed = [{**ROWS["test"][0], "captions": ["a cat", "a cat purrs"]}]
     assert describe_split(changed)["revision"] != describe_split(ROWS["test"])["revision"]
+
+
+def test_run_and_card_list_every_clip_of_a_mixture_and_the_hosts_of_addresses(run_folder):
+    def part(name, count):
+        row = {"captions": ["x"], "source": f"https://{name}.org/1", "licence": "CC0 1.0"}
+        return [{"id": f"{name}{number}", **row} for number in range(count)]
+
+    mixture = CorpusMixture({"a": part("a", 30), "b": part("b", 3)}, weights={"a": 1, "b": 1}, size=4)
+    record_run(run_folder, manifest_of({**ROWS, "train": mixture}), seconds=90, first_step=0, last_step=12)
+    train = json.loads((run_folder / "run.json").read_text())["data"]["train"]
+    assert (train["n_clips"], train["sources"]) == (33, {"a.org": 30, "b.org": 3})
+    text = write_card(run_folder).read_text()
+    assert "| train | 33 |" in text
+    assert "An epoch of the mixture takes so many clips of each: a (2), b (2)." in text
+
+
+def test_a_record_without_hashes_reads_no_audio():
+    class Stored(LazyRows):
+        removed = ()
+
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            raise AssertionError("the audio was read")
+
+        def without_audio(self, index):
+            return {"id": "a", "captions": ["x"]}
+
+    assert describe_split(Stored())["n_clips"] == 1
 
 
 def test_the_three_snippets_of_a_card_run(run_folder, tmp_path):

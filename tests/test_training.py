@@ -28,7 +28,7 @@ def test_a_run_saves_a_model_results_and_curves_and_logs_every_part(recipe, tmp_
         }
     card = (folder / "README.md").read_text()
     assert "value: 0" in card or "value: 1" in card
-    assert "| train | 16 | unknown | unknown (16) |" in card
+    assert "| train | 16 | unknown | not stated (16) |" in card
     assert "Steps 0 to 12" in card
     for name in ("results.json", "training_curves.png", "recipe.json", "_svr_criterion.safetensors", "checkpoint-12"):
         assert re.search(rf"^\w+ +{folder / name}$", printed, re.MULTILINE), name
