@@ -53,6 +53,11 @@ HYPER_PARAMETERS = (
     "frozen_text_layers",
     "freeze_audio",
     "max_duration",
+    "corpora",
+    "epoch_size",
+    "language_weights",
+    "exclude_leaks_of",
+    "choose_checkpoint_on",
     "scenes",
     "waveform_augment",
     "spectrogram_augment",
@@ -386,7 +391,7 @@ def _training(facts: Facts) -> str:
     start = f"Started from `{text}`" + ("." if facts.recipe.get("model") else f" (text) and {audio} (audio).")
     rows = ["| hyper-parameter | value |", "| --- | --- |"]
     rows += [
-        f"| {key} | {_inline(facts.recipe[key])} |"
+        f"| {key} | {_inline(_without_folders(facts.recipe[key]))} |"
         for key in HYPER_PARAMETERS
         if facts.recipe.get(key) not in (None, False)
     ]
@@ -441,6 +446,15 @@ def _licence(verdict: LicenceVerdict) -> str:
 def _text_limit(config: dict) -> str:
     limit = config.get("max_position_embeddings")
     return f"up to {limit} tokens" if limit else "as many tokens as its tokenizer allows"
+
+
+def _without_folders(value: Any) -> Any:
+    """A value of a recipe with absolute paths as [`_shown`] writes them."""
+    if isinstance(value, dict):
+        return {key: _without_folders(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(item) for item in value]
+    return _shown(value) if isinstance(value, str) else value
 
 
 def _inline(value: Any) -> str:

@@ -143,6 +143,24 @@ def test_the_card_says_over_which_languages_a_figure_is_a_mean(run_folder):
     assert card.data.eval_results[0].dataset_args["mean_over_languages"] == ["eng_Latn", "fra_Latn"]
 
 
+def test_the_card_lists_the_mixture_the_languages_and_the_leak_lists(run_folder, tmp_path):
+    changes = {
+        "corpora": [{"corpus": "clotho", "data_dir": str(tmp_path / "clotho_v2.1"), "weight": 2}],
+        "epoch_size": 500,
+        "language_weights": {"en": 1, "fr": 3},
+        "exclude_leaks_of": ["audiocaps", str(tmp_path / "own.csv")],
+        "choose_checkpoint_on": "test",
+    }
+    set_recipe(run_folder, **changes)
+    text = write_card(run_folder, "me/model").read_text()
+    assert '| corpora | [{"corpus": "clotho", "data_dir": "clotho_v2.1", "weight": 2}] |' in text
+    assert "| epoch_size | 500 |" in text
+    assert '| language_weights | {"en": 1, "fr": 3} |' in text
+    assert '| exclude_leaks_of | ["audiocaps", "own.csv"] |' in text
+    assert "| choose_checkpoint_on | test |" in text
+    assert str(tmp_path) not in text
+
+
 def test_the_card_names_no_folder_of_the_machine(run_folder, tmp_path):
     text = write_card(run_folder, "me/model").read_text()
     assert str(tmp_path) not in text
