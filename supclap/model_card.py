@@ -53,6 +53,11 @@ HYPER_PARAMETERS = (
     "frozen_text_layers",
     "freeze_audio",
     "max_duration",
+    "corpora",
+    "epoch_size",
+    "language_weights",
+    "exclude_leaks_of",
+    "choose_checkpoint_on",
     "scenes",
     "waveform_augment",
     "spectrogram_augment",
@@ -250,7 +255,7 @@ def _base_models(facts: Facts) -> list[str]:
 
 def evaluation_results(facts: Facts) -> list["EvalResult"]:
     """The entries of `model-index`: each metric with its interval, number of queries, data, revision and protocol."""
-    from huggingface_hub import EvalResult
+    from supclap.evaluation.tables import eval_result
 
     results = facts.results
     test = facts.run.get("data", {}).get("test", {})
@@ -264,34 +269,18 @@ def evaluation_results(facts: Facts) -> list["EvalResult"]:
     retrieval = {"n_clips": results.get("n_clips"), "pool_size": pool or results.get("n_clips")}
     if facts.recipe.get("test_scenes"):
         retrieval["scenes"] = facts.recipe["test_scenes"]
-    entries = []
-    for name, metric in (results.get("retrieval") or {}).items():
-        entries.append(
-            EvalResult(
-                task_type="audio-text-retrieval",
-                task_name="Audio-text retrieval",
-                metric_type=name,
-                metric_name=name.replace("_", " ").replace("/", ", "),
-                metric_value=metric["value"],
-                metric_args={"interval_95": [metric["low"], metric["high"]], "n": metric["n"]},
-                dataset_args=retrieval,
-                **common,
-            )
-        )
+    chosen_on = results.get("chosen_on")
+    if len(results.get("languages") or ()) > 1:
+        retrieval["mean_over_languages"] = results["languages"]
+    entries = [
+        eval_result("retrieval", name, metric, chosen_on, dataset_args=retrieval, **common)
+        for name, metric in (results.get("retrieval") or {}).items()
+    ]
     zero_shot = results.get("zero_shot")
     if zero_shot:
-        accuracy = zero_shot["accuracy"]
+        protocol = {"n_labels": zero_shot["n_labels"], "templates": zero_shot["templates"]}
         entries.append(
-            EvalResult(
-                task_type="zero-shot-audio-classification",
-                task_name="Zero-shot audio classification",
-                metric_type="accuracy",
-                metric_name="accuracy",
-                metric_value=accuracy["value"],
-                metric_args={"interval_95": [accuracy["low"], accuracy["high"]], "n": accuracy["n"]},
-                dataset_args={"n_labels": zero_shot["n_labels"], "templates": zero_shot["templates"]},
-                **common,
-            )
+            eval_result("zero_shot", "accuracy", zero_shot["accuracy"], chosen_on, dataset_args=protocol, **common)
         )
     return entries
 
@@ -299,29 +288,32 @@ def evaluation_results(facts: Facts) -> list["EvalResult"]:
 def _evaluation(facts: Facts, results: list["EvalResult"]) -> str:
     if not results:
         return "Not evaluated."
+    from supclap.evaluation.tables import CHOSEN_ON
+
     lines = []
+    chosen = CHOSEN_ON[facts.results.get("chosen_on")]
     revision = facts.run.get("data", {}).get("test", {}).get("revision")
     lines.append(
         f"Measured at the end of the run on the test split of `{facts.data_name}`"
         + (f" (hash of ids and captions {revision})" if revision else "")
-        + f", one run, seed {facts.results.get('seed')}. Intervals are 95 % bootstrap intervals over clips."
+        + f", one run, seed {facts.results.get('seed')}; {chosen}. Intervals are 95 % bootstrap intervals over clips."
     )
     args = next((entry.dataset_args for entry in results if entry.task_type == "audio-text-retrieval"), None)
     if args:
         scenes = f" of scenes mixed from the clips ({_inline(args['scenes'])})" if "scenes" in args else ""
         lines.append(f"Retrieval{scenes}: {args['n_clips']} clips in pools of {args['pool_size']}, all captions.")
+        if "mean_over_languages" in args:
+            languages = ", ".join(args["mean_over_languages"])
+            lines.append(f"Each metric of it is the unweighted mean over {languages}, each language on its own.")
     zero_shot = facts.results.get("zero_shot")
     if zero_shot:
         templates = ", ".join(f"`{template}`" for template in zero_shot["templates"])
         lines.append(f"Zero-shot classification: {zero_shot['n_labels']} classes, templates {templates}.")
     table = ["| metric | % | 95 % interval | n |", "| --- | ---: | --- | ---: |"]
     for entry in results:
-        low, high = entry.metric_args["interval_95"]
+        interval = " to ".join(f"{end:.1f}" for end in entry.metric_args.get("interval_95", [])) or "none"
         name = f"{entry.task_name.lower()}: {entry.metric_name}"
-        table.append(
-            f"| {name} | {100 * entry.metric_value:.1f} | {100 * low:.1f} to {100 * high:.1f} "
-            f"| {entry.metric_args['n']:,} |"
-        )
+        table.append(f"| {name} | {entry.metric_value:.1f} | {interval} | {entry.metric_args['n']:,} |")
     return "\n".join(lines) + "\n\n" + "\n".join(table)
 
 
@@ -399,7 +391,7 @@ def _training(facts: Facts) -> str:
     start = f"Started from `{text}`" + ("." if facts.recipe.get("model") else f" (text) and {audio} (audio).")
     rows = ["| hyper-parameter | value |", "| --- | --- |"]
     rows += [
-        f"| {key} | {_inline(facts.recipe[key])} |"
+        f"| {key} | {_inline(_without_folders(facts.recipe[key]))} |"
         for key in HYPER_PARAMETERS
         if facts.recipe.get(key) not in (None, False)
     ]
@@ -418,7 +410,15 @@ def _data(facts: Facts) -> str:
     train = facts.run["data"]["train"]
     sources = ", ".join(f"{name} ({count:,})" for name, count in train["sources"].items())
     authors = f"\n\nAuthors named by the training rows: {', '.join(train['authors'])}." if train["authors"] else ""
-    return f"`{facts.data_name}`.\n\n" + "\n".join(rows) + f"\n\nSources of the training clips: {sources}.{authors}"
+    mixture = ""
+    if train.get("mixture"):
+        shares = ", ".join(f"{name} ({count:,})" for name, count in train["mixture"].items())
+        mixture = f"\n\nAn epoch of the mixture takes so many clips of each: {shares}."
+    return (
+        f"`{facts.data_name}`.\n\n"
+        + "\n".join(rows)
+        + f"{mixture}\n\nSources of the training clips: {sources}.{authors}"
+    )
 
 
 def _compute(facts: Facts) -> str:
@@ -446,6 +446,15 @@ def _licence(verdict: LicenceVerdict) -> str:
 def _text_limit(config: dict) -> str:
     limit = config.get("max_position_embeddings")
     return f"up to {limit} tokens" if limit else "as many tokens as its tokenizer allows"
+
+
+def _without_folders(value: Any) -> Any:
+    """A value of a recipe with absolute paths as [`_shown`] writes them."""
+    if isinstance(value, dict):
+        return {key: _without_folders(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(item) for item in value]
+    return _shown(value) if isinstance(value, str) else value
 
 
 def _inline(value: Any) -> str:

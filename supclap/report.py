@@ -6,7 +6,7 @@ from pathlib import Path
 from transformers.trainer_utils import get_last_checkpoint
 
 from supclap.callbacks import CURVES
-from supclap.data.manifest import MANIFEST
+from supclap.data.manifest import MANIFEST, build_manifest
 from supclap.drift import DRIFT_FILE
 from supclap.evaluation.queries import FOLDER, save_queries
 from supclap.guard import NONFINITE_BATCHES, GuardRailsCallback
@@ -33,7 +33,8 @@ def evaluate_and_report(
         first_step: Step that this process went on from.
 
     Returns:
-        `retrieval` (metrics with 95 % intervals) and `zero_shot` (accuracy, with its interval), as in `results.json`.
+        `retrieval` (metrics with 95 % intervals; of captions in several `languages` the mean over them, and
+        `retrieval_by_language`) and `zero_shot` (accuracy, with its interval), as in `results.json`.
     """
     import numpy as np
 
@@ -49,7 +50,13 @@ def evaluate_and_report(
     }
     queries = {}
     if test_data is not None:
-        results["retrieval"], queries["retrieval"] = trainer.retrieval(test_data)
+        scores = trainer.retrieval(test_data)
+        results["retrieval"], results["languages"] = scores.metrics, list(scores.by_language)
+        several = len(scores.by_language) > 1
+        if several:
+            results["retrieval_by_language"] = scores.by_language
+        for language, arrays in scores.queries.items():
+            queries[f"retrieval[{language}]" if several else "retrieval"] = arrays
         results["pool_size"] = trainer.args.eval_pool_size
         results["n_clips"] = len(test_data)
         labelled = [row for row in splits["test"] if row.get("label")]
@@ -75,7 +82,8 @@ def evaluate_and_report(
     for task, arrays in queries.items():
         save_queries(folder / FOLDER / f"{task}.npz", arrays)
     write_json(folder / RESULTS, results)
-    record_run(folder, splits, seconds, first_step, results["steps"], processes=trainer.args.world_size)
+    manifest = trainer.manifest or build_manifest(splits, content_hashes=False)
+    record_run(folder, manifest, seconds, first_step, results["steps"], processes=trainer.args.world_size)
     try:
         card = write_card(folder, trainer.hub_model_id if trainer.args.push_to_hub else None)
     except (ValueError, OSError) as error:  # the model is there; a card can be written later
@@ -85,6 +93,8 @@ def evaluate_and_report(
     if "retrieval" in results:
         pools = f"in pools of {results['pool_size']} clips" if results["pool_size"] else "in one pool"
         lines += [f"Retrieval on the test split, {results['n_clips']} clips {pools}, 95 % intervals over clips:"]
+        if len(results["languages"]) > 1:
+            lines += [f"Unweighted mean over the languages {', '.join(results['languages'])}, each on its own:"]
         lines += [format_table(results["retrieval"])]
     if "zero_shot" in results:
         lines += [f"Zero-shot classification of the test clips, {results['zero_shot']['n_labels']} classes:"]

@@ -1,44 +1,16 @@
 """What a run leaves on record beside its weights: which data, which machine, how long, which versions."""
 
-import hashlib
 import json
 import platform
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from supclap.data.manifest import summarise
 
 
 RUN_FILE = "run.json"
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "torchaudio")
-# Beyond so many, sources are grouped by what stands before their colon, the corpus or package they come from.
-MAX_SOURCES = 20
-
-
-def describe_split(rows: Sequence[dict]) -> dict:
-    """Counts, hours, sources, licences and authors of the rows of a split, as far as the rows carry them.
-
-    Returns:
-        `n_clips`, `hours` (`None` unless every row has a `duration` in seconds), `sources` and `licences` (clips of
-        each; `"unknown"` where a row names none), `authors` (sorted), and `revision`: a hash of ids and captions that
-        changes when one of them does.
-    """
-    digest = hashlib.sha256()
-    for row in rows:
-        digest.update(json.dumps([row["id"], list(row["captions"])], ensure_ascii=False).encode())
-    durations = [row.get("duration") for row in rows]
-    known = all(duration not in (None, "") for duration in durations)
-    sources = Counter(str(row.get("source") or "unknown") for row in rows)
-    if len(sources) > MAX_SOURCES:
-        sources = Counter(str(row.get("source") or "unknown").split(":")[0] for row in rows)
-    return {
-        "n_clips": len(rows),
-        "hours": sum(map(float, durations)) / 3600 if known else None,
-        "sources": dict(sources.most_common()),
-        "licences": dict(Counter(str(row.get("licence") or "unknown") for row in rows).most_common()),
-        "authors": sorted({str(row["author"]) for row in rows if row.get("author")}),
-        "revision": digest.hexdigest()[:16],
-    }
 
 
 def describe_machine(processes: int = 1) -> dict:
@@ -73,7 +45,7 @@ def _processor_name() -> str:
 
 def record_run(
     folder: str | Path,
-    splits: Mapping[str, Sequence[dict]],
+    manifest: Mapping,
     seconds: float,
     first_step: int,
     last_step: int,
@@ -83,14 +55,14 @@ def record_run(
 
     Args:
         folder: Where the model is.
-        splits: Rows of each split, in the row format.
+        manifest: What it was trained and scored on; see [`~supclap.data.manifest.build_manifest`].
         seconds: Wall time of training and validation in this process.
         first_step: Step that this process went on from; 0 unless the run was resumed.
         last_step: Last step of training.
         machine: Arguments of [`describe_machine`].
     """
     record = {
-        "data": {name: describe_split(rows) for name, rows in splits.items()},
+        "data": summarise(manifest),
         "machine": describe_machine(**machine),
         "seconds": seconds,
         "first_step": first_step,

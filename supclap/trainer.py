@@ -5,7 +5,6 @@ from collections import defaultdict
 from contextlib import nullcontext
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch.utils.data import DataLoader
@@ -31,9 +30,8 @@ from supclap.drift import DriftCallback
 from supclap.dual_encoder import limit_logit_scale, log_scales, logit_scale
 from supclap.ema import WeightAverage
 from supclap.evaluation.encoders import SupClapEncoder
-from supclap.evaluation.intervals import metrics_with_intervals
-from supclap.evaluation.queries import retrieval_queries
-from supclap.evaluation.retrieval import pooled_retrieval_metrics, pooled_retrieval_ranks
+from supclap.evaluation.languages import LanguageScores, mean_metrics, scores_by_language, split_by_language
+from supclap.evaluation.retrieval import pooled_retrieval_metrics
 from supclap.evaluation.zero_shot import encode_labels, zero_shot_metrics
 from supclap.guard import NonFiniteError, record_nonfinite_batch
 from supclap.layer_rates import apply_layer_decay
@@ -329,7 +327,15 @@ class SupClapTrainer(Trainer):
     def _retrieval_loop(self, dataloader, metric_key_prefix: str) -> EvalLoopOutput:
         audio, text, text_to_audio, rows = self._embed(dataloader)
         pool = self._pool_size(len(audio))
-        metrics = pooled_retrieval_metrics(audio, text, text_to_audio, pool_size=pool)
+        parts = split_by_language(audio, text, text_to_audio, rows).values()
+        metrics = mean_metrics(
+            [
+                pooled_retrieval_metrics(
+                    part.audio, part.text, part.text_to_audio, pool_size=self._pool_size(len(part.audio))
+                )
+                for part in parts
+            ]
+        )
         first = text[torch.searchsorted(text_to_audio, torch.arange(len(audio)))]
         metrics["loss"] = _pool_loss(audio, first, logit_scale(self._clap).detach().cpu(), pool)
         labels = [row["label"] for row in rows]
@@ -338,14 +344,12 @@ class SupClapTrainer(Trainer):
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=len(audio))
 
-    def retrieval(self, dataset) -> tuple[dict[str, dict[str, float | int | None]], dict[str, np.ndarray]]:
-        """Retrieval metrics of rows with their 95 % bootstrap intervals, in pools as in evaluation, and the arrays of
-        [`~supclap.evaluation.queries.retrieval_queries`].
+    def retrieval(self, dataset) -> LanguageScores:
+        """Retrieval metrics of rows with their 95 % bootstrap intervals, in pools as in evaluation; of captions in several
+        languages each on its own, and the mean over them.
         """
         audio, text, text_to_audio, rows = self._embed(self.get_eval_dataloader(dataset))
-        ranks = pooled_retrieval_ranks(audio, text, text_to_audio, pool_size=self._pool_size(len(audio)))
-        captions = [caption for row in rows for caption in row["captions"]]
-        return metrics_with_intervals(ranks), retrieval_queries(ranks, [row["id"] for row in rows], captions)
+        return scores_by_language(split_by_language(audio, text, text_to_audio, rows), rows, self.args.eval_pool_size)
 
     def embedder(self) -> torch.nn.Module:
         """The dual encoder as evaluation calls it, also where its weights are shards."""
@@ -376,7 +380,8 @@ class SupClapTrainer(Trainer):
             languages = [code for row in rows for code in caption_languages(row)]
             texts = encoder.embed_texts(captions, None if None in languages else languages, len(captions))
             per_clip = torch.as_tensor(texts).split([len(row["captions"]) for row in rows])
-            named = [{"id": row["id"], "captions": row["captions"], "label": row.get("label")} for row in rows]
+            kept = ("id", "captions", "label", "language")
+            named = [{key: row.get(key) for key in kept} for row in rows]
             local = list(zip(torch.as_tensor(audio), per_clip, named, strict=True))
             embedded += self.accelerator.gather_for_metrics(local, use_gather_object=True)
             self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)

@@ -1,8 +1,11 @@
 """Terms of parts and data carry over to the model."""
 
+import re
+from importlib import import_module
+
 import pytest
 
-from supclap.licences import LicenceError, licence_of_model, normalise_licence, propagate
+from supclap.licences import LicenceError, is_noncommercial, licence_of_model, normalise_licence, propagate
 
 
 @pytest.mark.parametrize(
@@ -71,3 +74,49 @@ def test_a_sonar_encoder_without_a_licence_of_its_own_is_non_commercial(tmp_path
         (tmp_path / "README.md").write_text(readme)
     assert licence_of_model(str(tmp_path), "m2m_100") == "cc-by-nc-4.0"
     assert licence_of_model(str(tmp_path), "bert") == "unknown"
+
+
+def corpus_licence(corpus):
+    return import_module(f"supclap.data.corpora.{corpus}").LICENCE
+
+
+@pytest.mark.parametrize("corpus", ["audiocaps", "audioset", "vggsound", "wavcaps", "fsd50k", "clotho", "macs"])
+def test_terms_of_a_corpus_in_words_give_no_open_licence_and_refuse_apache(corpus):
+    data = [corpus_licence(corpus), "CC0 1.0"]
+    verdict = propagate({"text": "apache-2.0"}, data)
+    assert verdict.licence == "other"
+    with pytest.raises(LicenceError, match="'apache-2.0' is refused"):
+        propagate({"text": "apache-2.0"}, data, wanted="apache-2.0")
+
+
+@pytest.mark.parametrize("corpus", ["wavcaps", "clotho", "macs"])
+def test_terms_of_a_corpus_for_academic_use_are_non_commercial(corpus):
+    verdict = propagate({"text": "apache-2.0"}, [corpus_licence(corpus)])
+    assert any("allows no commercial use" in reason for reason in verdict.reasons)
+
+
+@pytest.mark.parametrize(
+    ("words", "restricts"),
+    [
+        ("research use only", True),
+        ("Research only", True),
+        ("for non commercial use", True),
+        ("Academic Free License", False),
+        ("research data", False),
+    ],
+)
+def test_words_that_restrict_the_use_are_told_from_others(words, restricts):
+    assert is_noncommercial(normalise_licence(words)) == restricts
+
+
+@pytest.mark.parametrize("corpus", ["clotho", "macs"])
+def test_terms_without_an_identifier_get_a_name_that_the_hub_takes(corpus):
+    verdict = propagate({"text": "apache-2.0"}, [corpus_licence(corpus)])
+    assert verdict.licence == "other"
+    assert re.fullmatch(r"[a-z0-9.-]+", verdict.name)
+    assert "tampere-university" in verdict.name
+
+
+def test_a_licence_of_ones_own_is_named_beside_other():
+    verdict = propagate({"text": "apache-2.0"}, ["CC0 1.0"], wanted="My terms")
+    assert (verdict.licence, verdict.name) == ("other", "my-terms")

@@ -14,9 +14,12 @@ from huggingface_hub import ModelCard
 
 from supclap.cli import main
 from supclap.config import DataArguments, ModelArguments
+from supclap.data import CorpusMixture, build_manifest
+from supclap.data.rows import LazyRows
+from supclap.evaluation.tables import CHOSEN_ON, model_index
 from supclap.licences import LicenceError
 from supclap.model_card import MARKER, write_card
-from supclap.run_record import describe_split, record_run
+from supclap.run_record import record_run
 from supclap.training_args import SupClapTrainingArguments
 
 
@@ -37,6 +40,7 @@ ROWS = {
 RESULTS = {
     "seed": 3,
     "steps": 12,
+    "chosen_on": "last",
     "retrieval": {"text_to_audio/recall@1": {"value": 0.25, "low": 0.125, "high": 0.5, "n": 2}},
     "pool_size": None,
     "n_clips": 1,
@@ -47,6 +51,14 @@ RESULTS = {
         "per_class": {},
     },
 }
+
+
+def manifest_of(splits):
+    return build_manifest(splits, content_hashes=False)
+
+
+def describe_split(rows):
+    return manifest_of({"split": rows})["splits"]["split"]
 
 
 @pytest.fixture
@@ -63,7 +75,7 @@ def run_folder(checkpoint, tmp_path):
     (checkpoint / "recipe.json").write_text(json.dumps(recipe))
     (checkpoint / "results.json").write_text(json.dumps(RESULTS))
     (checkpoint / "training_curves.png").write_bytes(b"\x89PNG")
-    record_run(checkpoint, ROWS, seconds=90, first_step=0, last_step=12, processes=1)
+    record_run(checkpoint, manifest_of(ROWS), seconds=90, first_step=0, last_step=12, processes=1)
     return checkpoint
 
 
@@ -75,12 +87,12 @@ def set_recipe(folder, **changes):
 def test_model_index_holds_every_figure_with_interval_number_revision_and_protocol(run_folder):
     data = ModelCard.load(write_card(run_folder)).data
     retrieval, zero_shot = data.eval_results
-    assert (retrieval.metric_type, retrieval.metric_value) == ("text_to_audio/recall@1", 0.25)
-    assert retrieval.metric_args == {"interval_95": [0.125, 0.5], "n": 2}
+    assert (retrieval.metric_type, retrieval.metric_value) == ("text_to_audio/recall@1", 25.0)
+    assert retrieval.metric_args == {"chosen_on": "last", "unit": "%", "interval_95": [12.5, 50.0], "n": 2}
     assert retrieval.dataset_args == {"n_clips": 1, "pool_size": 1}
     assert retrieval.dataset_revision == describe_split(ROWS["test"])["revision"]
     assert (retrieval.dataset_name, retrieval.dataset_split) == ("tones", "test")
-    assert (zero_shot.task_type, zero_shot.metric_value) == ("zero-shot-audio-classification", 0.75)
+    assert (zero_shot.task_type, zero_shot.metric_value) == ("zero-shot-audio-classification", 75.0)
     assert zero_shot.dataset_args == {"n_labels": 2, "templates": ["a {} sound"]}
     assert data.license == "apache-2.0"
     assert {"custom_code", "sentence-transformers"} <= set(data.tags)
@@ -99,6 +111,56 @@ def test_the_text_tells_data_objective_settings_machine_and_curves(run_folder):
     assert "| audio-text retrieval: text to audio, recall@1 | 25.0 | 12.5 to 50.0 | 2 |" in text
 
 
+@pytest.mark.parametrize("chosen_on", [None, "validation", "test", "last"])
+def test_the_card_and_its_index_say_how_the_checkpoint_was_chosen(run_folder, chosen_on):
+    (run_folder / "results.json").write_text(json.dumps({**RESULTS, "chosen_on": chosen_on}))
+    card = ModelCard.load(write_card(run_folder))
+    assert CHOSEN_ON[chosen_on] in card.text
+    assert {entry.metric_args["chosen_on"] for entry in card.data.eval_results} == {chosen_on or "not recorded"}
+    assert ("recall@1 (checkpoint chosen on test) |" in card.text) == (chosen_on == "test")
+
+
+def test_a_card_and_an_evaluation_write_the_same_entry_for_the_same_figure(run_folder):
+    ours = ModelCard.load(write_card(run_folder)).data.eval_results[0]
+    entry = {"task": "t", "kind": "retrieval", "language": None, "status": "done", "data": "d", "split": "test"}
+    summary = {"chosen_on": "last", "fingerprint": "f", "results": [{**entry, "metrics": RESULTS["retrieval"]}]}
+    (other,) = model_index(summary)
+    for key in ("task_type", "task_name", "metric_type", "metric_name", "metric_value"):
+        assert getattr(ours, key) == getattr(other, key)
+    assert {**ours.metric_args, "fingerprint": "f"} == other.metric_args
+
+
+def test_a_figure_without_an_interval_is_written_without_one(run_folder):
+    only = {"value": 1.0, "low": None, "high": None, "n": 1}
+    (run_folder / "results.json").write_text(json.dumps({**RESULTS, "retrieval": {"text_to_audio/recall@1": only}}))
+    assert "recall@1 | 100.0 | none | 1 |" in write_card(run_folder).read_text()
+
+
+def test_the_card_says_over_which_languages_a_figure_is_a_mean(run_folder):
+    (run_folder / "results.json").write_text(json.dumps({**RESULTS, "languages": ["eng_Latn", "fra_Latn"]}))
+    card = ModelCard.load(write_card(run_folder))
+    assert "unweighted mean over eng_Latn, fra_Latn" in card.text
+    assert card.data.eval_results[0].dataset_args["mean_over_languages"] == ["eng_Latn", "fra_Latn"]
+
+
+def test_the_card_lists_the_mixture_the_languages_and_the_leak_lists(run_folder, tmp_path):
+    changes = {
+        "corpora": [{"corpus": "clotho", "data_dir": str(tmp_path / "clotho_v2.1"), "weight": 2}],
+        "epoch_size": 500,
+        "language_weights": {"en": 1, "fr": 3},
+        "exclude_leaks_of": ["audiocaps", str(tmp_path / "own.csv")],
+        "choose_checkpoint_on": "test",
+    }
+    set_recipe(run_folder, **changes)
+    text = write_card(run_folder, "me/model").read_text()
+    assert '| corpora | [{"corpus": "clotho", "data_dir": "clotho_v2.1", "weight": 2}] |' in text
+    assert "| epoch_size | 500 |" in text
+    assert '| language_weights | {"en": 1, "fr": 3} |' in text
+    assert '| exclude_leaks_of | ["audiocaps", "own.csv"] |' in text
+    assert "| choose_checkpoint_on | test |" in text
+    assert str(tmp_path) not in text
+
+
 def test_the_card_names_no_folder_of_the_machine(run_folder, tmp_path):
     text = write_card(run_folder, "me/model").read_text()
     assert str(tmp_path) not in text
@@ -111,7 +173,7 @@ def test_a_text_encoder_of_a_package_that_is_not_here_has_unknown_terms(run_fold
 
 
 def test_a_resumed_run_says_that_its_first_part_is_not_in_the_time(run_folder):
-    record_run(run_folder, ROWS, seconds=90, first_step=8, last_step=12, processes=1)
+    record_run(run_folder, manifest_of(ROWS), seconds=90, first_step=8, last_step=12, processes=1)
     assert "the time before step 8 is not recorded" in write_card(run_folder).read_text()
 
 
@@ -142,7 +204,7 @@ def test_the_licence_of_the_model_that_training_went_on_from_carries_over(run_fo
 
 def test_share_alike_data_is_said_so(run_folder):
     rows = {**ROWS, "train": [{**ROWS["train"][0], "licence": "CC BY-SA 3.0"}]}
-    record_run(run_folder, rows, seconds=90, first_step=0, last_step=12, processes=1)
+    record_run(run_folder, manifest_of(rows), seconds=90, first_step=0, last_step=12, processes=1)
     card = ModelCard.load(write_card(run_folder))
     assert card.data.license == "cc-by-sa-3.0"
     assert "share-alike (cc-by-sa-3.0)" in card.text
@@ -171,6 +233,36 @@ def test_a_torn_record_is_named(checkpoint):
 def test_the_revision_of_a_split_changes_with_a_caption():
     changed = [{**ROWS["test"][0], "captions": ["a cat", "a cat purrs"]}]
     assert describe_split(changed)["revision"] != describe_split(ROWS["test"])["revision"]
+
+
+def test_run_and_card_list_every_clip_of_a_mixture_and_the_hosts_of_addresses(run_folder):
+    def part(name, count):
+        row = {"captions": ["x"], "source": f"https://{name}.org/1", "licence": "CC0 1.0"}
+        return [{"id": f"{name}{number}", **row} for number in range(count)]
+
+    mixture = CorpusMixture({"a": part("a", 30), "b": part("b", 3)}, weights={"a": 1, "b": 1}, size=4)
+    record_run(run_folder, manifest_of({**ROWS, "train": mixture}), seconds=90, first_step=0, last_step=12)
+    train = json.loads((run_folder / "run.json").read_text())["data"]["train"]
+    assert (train["n_clips"], train["sources"]) == (33, {"a.org": 30, "b.org": 3})
+    text = write_card(run_folder).read_text()
+    assert "| train | 33 |" in text
+    assert "An epoch of the mixture takes so many clips of each: a (2), b (2)." in text
+
+
+def test_a_record_without_hashes_reads_no_audio():
+    class Stored(LazyRows):
+        removed = ()
+
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            raise AssertionError("the audio was read")
+
+        def without_audio(self, index):
+            return {"id": "a", "captions": ["x"]}
+
+    assert describe_split(Stored())["n_clips"] == 1
 
 
 def test_the_three_snippets_of_a_card_run(run_folder, tmp_path):

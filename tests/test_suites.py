@@ -1,6 +1,7 @@
 """Suites: from rows to scores, records and files, resumed, with any encoder, and honest about what was not run."""
 
 import csv
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -13,13 +14,18 @@ import yaml
 from sklearn.metrics import average_precision_score
 
 from supclap.cli import main
+from supclap.data.manifest import MANIFEST
+from supclap.drift import DRIFT_FILE
 from supclap.evaluation import retrieval_metrics
 from supclap.evaluation.cache import CachedEncoder, EmbeddingCache, content_hash, text_hash
 from supclap.evaluation.encoders import ClapEncoder, fingerprint_folder, load_encoder
+from supclap.evaluation.evaluate_command import recorded_choice
 from supclap.evaluation.queries import load_queries
 from supclap.evaluation.runner import evaluate_suite
 from supclap.evaluation.suite import Suite, SuiteError, Task, built_in_suites, load_rows, load_suite
 from supclap.evaluation.tables import CHOSEN_ON, csv_table, markdown_table, model_index, text_table, write_tables
+from supclap.guard import NONFINITE_BATCHES
+from supclap.preemption import PREEMPTED_FILE
 
 
 SHARED = next((up / "shared" / "data" for up in Path(__file__).parents if (up / "shared" / "data").is_dir()), None)
@@ -254,13 +260,21 @@ def test_a_clip_is_known_by_its_content_wherever_it_lies(tmp_path):
     for name in ("a.bin", "b.bin"):
         (tmp_path / name).write_bytes(b"sound")
     paths = str(tmp_path / "a.bin"), tmp_path / "b.bin", b"sound", {"path": "x", "bytes": b"sound"}
-    assert len({content_hash(clip) for clip in paths}) == 1
+    # as the manifest says that it is computed
+    assert {content_hash(clip) for clip in paths} == {hashlib.blake2b(b"sound", digest_size=16).hexdigest()}
     (tmp_path / "b.bin").write_bytes(b"other")
     assert content_hash(paths[0]) != content_hash(paths[1])
     samples = np.ones(4, dtype=np.float32)
     rates = {content_hash({"array": samples, "sampling_rate": rate}) for rate in (16000, 44100)}
     assert len(rates) == 2
     assert text_hash("a", "eng_Latn") != text_hash("a", "deu_Latn")
+
+
+def test_content_that_cannot_be_read_is_refused():
+    with pytest.raises(TypeError, match="needs bytes, path or array"):
+        content_hash({"sampling_rate": 16000})
+    with pytest.raises(TypeError, match="type int has no content"):
+        content_hash(3)
 
 
 def test_a_file_that_is_no_cache_is_refused(tmp_path):
@@ -272,7 +286,8 @@ def test_a_file_that_is_no_cache_is_refused(tmp_path):
 def test_the_fingerprint_follows_the_weights_and_not_the_results_beside_them(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     before = fingerprint_folder(tmp_path)
-    (tmp_path / "results.json").write_text("{}")
+    for name in ("results.json", "run.json", MANIFEST, DRIFT_FILE, NONFINITE_BATCHES, PREEMPTED_FILE):
+        (tmp_path / name).write_text("{}")
     (tmp_path / "checkpoint-1").mkdir()
     (tmp_path / "checkpoint-1" / "model.safetensors").write_bytes(b"others")
     assert fingerprint_folder(tmp_path) == before
@@ -398,10 +413,22 @@ def test_rows_of_a_corpus_come_from_the_loader_with_split_and_options(tmp_path):
     assert seen == [(("clotho", tmp_path / "clotho_v2.1"), {"split": "val", "skip_bad": True})]
 
 
+def test_a_task_of_a_table_leaves_undecodable_and_missing_clips_out_with_skip_bad(tmp_path):
+    soundfile.write(tmp_path / "good.wav", np.ones(16000) / 2, 16000)
+    (tmp_path / "torn.wav").write_bytes(b"RIFF")
+    lines = [f"{name}.wav,a {name}" for name in ("good", "torn", "gone")]
+    (tmp_path / "table.csv").write_text("\n".join(["file_name,caption", *lines]))
+    task = Task("t", "retrieval", table="table.csv", caption_columns=["caption"])
+    rows = load_rows(task, tmp_path, skip_bad=True)
+    assert [row["id"] for row in rows] == ["good.wav"]
+    assert {item["id"] for item in rows.removed} == {"torn.wav", "gone.wav"}
+
+
 def test_rows_that_the_loader_left_out_are_counted_in_the_score(tmp_path):
     class Rows(list):
         removed = [{"id": "torn", "reason": "cannot be decoded"}]
 
+    rows = Rows(row | {"audio": clip(*row["audio"]["array"], *[0.0] * 200)} for row in class_rows())
     task = Task("t", "zero_shot", corpus="c", split=[1, 2], data_dir=".", expected_clips=5)
     cached = CachedEncoder(Counter(), EmbeddingCache(tmp_path / "cache.sqlite"))
     seen = []
@@ -410,7 +437,7 @@ def test_rows_that_the_loader_left_out_are_counted_in_the_score(tmp_path):
         Suite("s", (task,)),
         tmp_path,
         tmp_path,
-        load_corpus=lambda *args, **kwargs: seen.append(kwargs) or Rows(class_rows()),
+        load_corpus=lambda *args, **kwargs: seen.append(kwargs) or rows,
         skip_bad=True,
         report=lambda line: None,
     )
@@ -511,6 +538,19 @@ def test_the_command_scores_what_is_there_and_says_what_is_not(checkpoint, own, 
     printed = capsys.readouterr()
     assert f"gone: not run: data not found at {own.parent / 'clotho'}" in printed.err
     assert CHOSEN_ON["test"] in printed.out
+
+
+def test_the_choice_of_a_hub_checkpoint_is_read_from_its_download(tmp_path, monkeypatch):
+    commit = "0" * 40
+    repo = tmp_path / "models--me--model"
+    (repo / "snapshots" / commit).mkdir(parents=True)
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text(commit)
+    (repo / "snapshots" / commit / "results.json").write_text('{"chosen_on": "test"}')
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert recorded_choice("me/model") == "test"
+    assert recorded_choice("me/other") is None
+    assert recorded_choice("no id at all, of an adapter") is None
 
 
 def test_an_adapter_of_yours_is_scored_by_the_same_command(own, tmp_path, monkeypatch, capsys):

@@ -28,7 +28,7 @@ def test_a_run_saves_a_model_results_and_curves_and_logs_every_part(recipe, tmp_
         }
     card = (folder / "README.md").read_text()
     assert "value: 0" in card or "value: 1" in card
-    assert "| train | 16 | unknown | unknown (16) |" in card
+    assert "| train | 16 | unknown | not stated (16) |" in card
     assert "Steps 0 to 12" in card
     for name in ("results.json", "training_curves.png", "recipe.json", "_svr_criterion.safetensors", "checkpoint-12"):
         assert re.search(rf"^\w+ +{folder / name}$", printed, re.MULTILINE), name
@@ -91,8 +91,39 @@ def test_evaluation_takes_one_clip_with_a_label_and_gives_numbers(tiny_model, pr
     metrics = trainer.evaluate()
     assert metrics["eval_text_to_audio/recall@1"] == 1.0
     assert metrics["eval_loss"] == 0.0
-    with_intervals, _ = trainer.retrieval([row])
+    with_intervals = trainer.retrieval([row]).metrics
     assert with_intervals["text_to_audio/recall@1"] == {"value": 1.0, "low": None, "high": None, "n": 1}
+
+
+def test_captions_in_several_languages_are_scored_each_language_on_its_own_and_averaged(
+    tiny_model, processor, tmp_path, capsys
+):
+    from supclap import SupClapTrainer, SupClapTrainingArguments
+    from supclap.report import evaluate_and_report
+
+    def rows_of(languages):
+        rng = np.random.default_rng(0)
+        captions = {"en": ["sound {}", "noise {}"], "fr": ["bruit {}"]}
+        return [
+            {"id": f"r{n}", "audio": {"array": 0.1 * rng.standard_normal(8000).astype("f4"), "sampling_rate": 16000}}
+            | {"captions": [text.format(n) for code in languages for text in captions[code]]}
+            | {"language": [code for code in languages for _ in captions[code]]}
+            for n in range(7)
+        ]
+
+    args = SupClapTrainingArguments(str(tmp_path), use_cpu=True, eval_pool_size=3)
+    trainer = SupClapTrainer(tiny_model, args, processing_class=processor, eval_dataset=rows_of(["en", "fr"]))
+    alone = [trainer.retrieval(rows_of([code])).metrics for code in ("en", "fr")]
+    metrics = trainer.evaluate()
+    results = evaluate_and_report(trainer, {"test": rows_of(["en", "fr"])}, rows_of(["en", "fr"]))
+    assert results["languages"] == ["eng_Latn", "fra_Latn"]
+    assert list(results["retrieval_by_language"].values()) == alone
+    for name, metric in results["retrieval"].items():
+        expected = np.mean([one[name]["value"] for one in alone])
+        assert metric["value"] == pytest.approx(expected)
+        assert metrics[f"eval_{name}"] == pytest.approx(expected)
+    assert (metrics["eval_n_audio"], metrics["eval_n_text"]) == (6, 18)  # two pools of three clips
+    assert "mean over the languages eng_Latn, fra_Latn" in capsys.readouterr().out
 
 
 def test_the_saved_model_has_no_training_only_weights_and_the_radius_lies_beside_it(recipe, tmp_path):

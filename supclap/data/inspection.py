@@ -3,10 +3,11 @@
 import hashlib
 import io
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -59,25 +60,36 @@ class ClipFacts:
         return self.clipped > CLIPPED_SHARE
 
 
-def content_hash(audio) -> str:
-    """Hash of a clip's file, bytes or array (BLAKE2b, 16 bytes, hex).
+def content_hash(audio: Any) -> str:
+    """Hash of a clip's content, wherever it lies: the bytes of its file, or its samples with their type, shape and rate.
+
+    BLAKE2b of 16 bytes, in hex; of a file that of its bytes alone, as other programs compute it.
 
     Raises:
         OSError: The file cannot be read.
+        TypeError: An object whose content cannot be read without decoding it.
     """
     hasher = hashlib.blake2b(digest_size=HASH_BYTES)
-    if isinstance(audio, dict):
-        if audio.get("array") is not None:
-            hasher.update(str(audio.get("sampling_rate")).encode())
-            audio = np.ascontiguousarray(audio["array"])
-        else:
-            audio = audio.get("bytes") or audio.get("path")
-    if isinstance(audio, str | Path):
+    if isinstance(audio, Mapping):
+        held = [key for key in ("bytes", "array", "raw", "path") if audio.get(key) is not None]
+        if not held:
+            raise TypeError(f"A clip as a dictionary needs bytes, path or array; got the keys {sorted(audio)}.")
+        rate = f"@{audio.get('sampling_rate')}" if held[0] in ("array", "raw") else ""
+        return content_hash(audio[held[0]]) + rate
+    if isinstance(audio, str | os.PathLike):
         with open(audio, "rb") as file:
             while block := file.read(2**20):
                 hasher.update(block)
+    elif isinstance(audio, bytes | bytearray | memoryview):
+        hasher.update(audio)
+    elif isinstance(audio, np.ndarray | list | tuple) or hasattr(audio, "cpu"):
+        array = np.ascontiguousarray(audio.cpu() if hasattr(audio, "cpu") else audio)
+        hasher.update(f"{array.dtype}{array.shape}".encode())
+        hasher.update(array.tobytes())
     else:
-        hasher.update(memoryview(audio).cast("B"))
+        raise TypeError(
+            f"A clip of type {type(audio).__name__} has no content to hash: give a path, bytes or samples."
+        )
     return hasher.hexdigest()
 
 

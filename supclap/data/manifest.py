@@ -1,16 +1,18 @@
 """What a model was trained and scored on: ids, content hashes, sources, licences, and what was left out and why."""
 
+import hashlib
 import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from .captions import caption_languages
 from .inspection import content_hash, map_rows
 from .mixture import CorpusMixture
-from .rows import removed_of
+from .rows import removed_of, without_audio
 
 
 MANIFEST = "data_manifest.json"
@@ -25,7 +27,8 @@ def build_manifest(splits: Mapping[str, Sequence[dict]], content_hashes: bool = 
         content_hashes: Whether to hash the audio, which reads all of it once.
 
     Returns:
-        For each split: `n_clips`, `n_captions`, `sources`, `licences` and `languages` with their counts, `removed`
+        For each split: `n_clips`, `n_captions`, `hours` (`None` unless every row has a `duration`), `sources`,
+        `licences` and `languages` with their counts, `authors`, `revision` (a hash of ids and captions), `removed`
         (`id`, `reason`), for a mixture `mixture` (rows of an epoch by corpus), and `clips`, a list of `[id, hash]`.
     """
     return {
@@ -39,20 +42,34 @@ def build_manifest(splits: Mapping[str, Sequence[dict]], content_hashes: bool = 
 def _describe(name: str, rows: Sequence[dict], content_hashes: bool) -> dict:
     parts = list(rows.parts.values()) if isinstance(rows, CorpusMixture) else [rows]
     counts: dict[str, Counter] = {key: Counter() for key in ("sources", "licences", "languages")}
-    clips, n_captions = [], 0
+    clips, n_captions, durations, authors = [], 0, [], set()
+    revision = hashlib.sha256()
 
-    def look(row: dict) -> tuple[dict, str | None]:
-        return row, content_hash(row["audio"]) if content_hashes else None
+    def look(part: Sequence[dict], index: int) -> tuple[dict, str | None]:
+        if not content_hashes:
+            return without_audio(part, index), None
+        row = part[index]
+        return row, content_hash(row["audio"])
 
     for part in parts:
-        for row, digest in map_rows(look, part):
+        for row, digest in map_rows(partial(look, part), range(len(part))):
             clips.append([row["id"], digest])
             n_captions += len(row["captions"])
+            revision.update(json.dumps([row["id"], list(row["captions"])], ensure_ascii=False).encode())
+            durations.append(row.get("duration"))
+            if row.get("author"):
+                authors.add(str(row["author"]))
             counts["sources"][source_of(row)] += 1
             counts["licences"][row.get("licence") or "not stated"] += 1
             counts["languages"].update(code or "not stated" for code in caption_languages(row))
     removed = removed_of(rows)
+    known = all(duration not in (None, "") for duration in durations)
     described = {"n_clips": len(clips), "n_captions": n_captions, "n_removed": len(removed)}
+    described |= {
+        "hours": sum(map(float, durations)) / 3600 if known else None,
+        "authors": sorted(authors),
+        "revision": revision.hexdigest()[:16],
+    }
     described |= {key: dict(counter.most_common()) for key, counter in counts.items()}
     if isinstance(rows, CorpusMixture):
         described["mixture"] = dict(rows.shares)
@@ -63,6 +80,14 @@ def source_of(row: dict) -> str:
     """Where a clip comes from, without what names the clip itself: `youtube`, `freesound`, or the host of an address."""
     source = str(row.get("source") or "not stated")
     return urlsplit(source).netloc if "://" in source.partition(" ")[0] else source.partition(":")[0]
+
+
+def summarise(manifest: Mapping) -> dict[str, dict]:
+    """Each split of a manifest without its lists of clips and of what was left out."""
+    return {
+        name: {key: value for key, value in split.items() if key not in ("clips", "removed")}
+        for name, split in manifest["splits"].items()
+    }
 
 
 def save_manifest(manifest: dict, folder: str | Path) -> Path:

@@ -4,7 +4,6 @@ A file that moved is found again, a file that changed is not, and an evaluation 
 """
 
 import hashlib
-import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from supclap.data.inspection import content_hash
 from supclap.evaluation.encoders import DualEncoder
 
 
@@ -21,37 +21,6 @@ from supclap.evaluation.encoders import DualEncoder
 _BATCHES_PER_WRITE = 8
 # SQLite takes so many variables in one statement on every version.
 _KEYS_PER_QUERY = 900
-
-
-def content_hash(audio: Any) -> str:
-    """Hash of a clip's content: the bytes of its file or its samples and their rate, wherever they lie.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        TypeError: An object whose content cannot be read without decoding it.
-    """
-    if isinstance(audio, Mapping):
-        held = {key: audio[key] for key in ("bytes", "array", "raw", "path") if audio.get(key) is not None}
-        if not held:
-            raise TypeError(f"A clip as a dictionary needs bytes, path or array; got the keys {sorted(audio)}.")
-        key = next(iter(held))
-        rate = str(audio.get("sampling_rate")) if key in ("array", "raw") else ""
-        return content_hash(held[key]) + (f"@{rate}" if rate else "")
-    digest = hashlib.blake2b(digest_size=16)
-    if isinstance(audio, (str, os.PathLike)):
-        with open(audio, "rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    elif isinstance(audio, (bytes, bytearray, memoryview)):
-        digest.update(hashlib.sha256(audio).digest())
-    elif isinstance(audio, (np.ndarray, torch.Tensor, list, tuple)):
-        array = np.ascontiguousarray(audio.cpu() if isinstance(audio, torch.Tensor) else audio)
-        digest.update(f"{array.dtype}{array.shape}".encode())
-        digest.update(array.tobytes())
-    else:
-        raise TypeError(
-            f"A clip of type {type(audio).__name__} has no content to hash: give a path, bytes or samples."
-        )
-    return digest.hexdigest()
 
 
 def text_hash(text: str, language: str | None = None) -> str:

@@ -39,6 +39,10 @@ _NOT_HASHED = (
     ".gitattributes",
     "recipe.json",
     "results.json",
+    "run.json",
+    "data_manifest.json",
+    "drift.jsonl",
+    "preempted",
     "queries.npz",
     "trainer_state.json",
     "training_args.bin",
@@ -47,6 +51,7 @@ _NOT_HASHED = (
     "scaler.pt",
     "training_curves.png",
 )
+_PREFIXES_NOT_HASHED = ("_", "rng_state", "nonfinite_batches")
 _FOLDERS_NOT_HASHED = ("checkpoint-", "_", ".", "evaluation", "queries", "runs")
 # Weights in other formats than the one that is loaded, which a download leaves out.
 _NOT_LOADED = ("*.onnx", "*.h5", "*.msgpack", "*.ot", "onnx/*", "openvino/*")
@@ -177,7 +182,7 @@ def fingerprint_folder(folder: str | Path, *context: str) -> str:
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)
         inner = any(part.startswith(_FOLDERS_NOT_HASHED) for part in relative.parts[:-1])
-        if not path.is_file() or inner or path.name in _NOT_HASHED or path.name.startswith(("_", "rng_state")):
+        if not path.is_file() or inner or path.name in _NOT_HASHED or path.name.startswith(_PREFIXES_NOT_HASHED):
             continue
         digest.update(str(relative).encode())
         with path.open("rb") as file:

@@ -89,11 +89,19 @@ def folder_name(checkpoint: str) -> str:
 
 
 def recorded_choice(checkpoint: str) -> str | None:
-    """What the training run wrote about how its checkpoint was chosen."""
-    path = Path(checkpoint) / "results.json"
-    if not path.is_file():
+    """What the training run wrote about how its checkpoint was chosen, in its folder or that of a downloaded Hub id."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    path: Path | str | None = Path(checkpoint) / "results.json"
+    if not Path(checkpoint).is_dir():
+        try:
+            path = try_to_load_from_cache(checkpoint, "results.json")
+        except HFValidationError:  # what an adapter takes need be no Hub id
+            return None
+    if not isinstance(path, (str, Path)) or not Path(path).is_file():
         return None
     try:
-        return json.loads(path.read_text(encoding="utf-8")).get("chosen_on")
+        return json.loads(Path(path).read_text(encoding="utf-8")).get("chosen_on")
     except (ValueError, AttributeError) as error:
         raise ValueError(f"{path} is not what a training run writes: {error}") from error

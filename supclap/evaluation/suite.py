@@ -176,17 +176,20 @@ def load_rows(
         root: Where relative folders start.
         load_corpus: Called as `load_corpus(name, data_dir, split=..., **options)`; that of `supclap.data.corpora` when
             omitted.
-        skip_bad: Whether the loader leaves rows without usable audio out; it lists them in `removed` of the rows.
+        skip_bad: Whether to leave rows without usable audio out, which decodes all of it; `removed` of the rows lists them.
 
     Raises:
         DataNotFound: The folder, or a file of it, is not there.
         ValueError: The data are there and unusable.
     """
+    from supclap.data.inspection import drop_undecodable
+
     folder = root / (task.data_dir or task.corpus or ".")
     if not folder.exists():
         raise DataNotFound(f"data not found at {folder}")
     if task.table is not None:
-        return _table_rows(task, folder / task.table)
+        rows = _table_rows(task, folder / task.table, skip_bad)
+        return drop_undecodable(rows, task.name, skip_bad) if skip_bad else rows
     if load_corpus is None:
         from supclap.data.corpora import load_corpus
     try:
@@ -196,10 +199,10 @@ def load_rows(
         raise DataNotFound(f"data not found at {folder}: {error}") from error
     if not len(rows):
         raise ValueError(f"{task.corpus} at {folder} has no rows in the split {task.split!r}.")
-    return rows
+    return drop_undecodable(rows, task.name, skip_bad) if skip_bad else rows
 
 
-def _table_rows(task: Task, path: Path) -> list[dict]:
+def _table_rows(task: Task, path: Path, skip_bad: bool) -> list[dict]:
     from supclap.config import DataArguments
     from supclap.data.sources import read_table, to_rows
 
@@ -218,6 +221,7 @@ def _table_rows(task: Task, path: Path) -> list[dict]:
         audio_column=task.audio_column,
         caption_columns=task.caption_columns or [task.label_column],
         label_column=task.label_column,
+        skip_bad=skip_bad,
     )
     rows = to_rows(table, path.parent, arguments, str(path))
     records = {str(record.get("id") or record[task.audio_column]): record for record in table}

@@ -172,35 +172,69 @@ def model_index(summary: Mapping[str, Any]) -> list["EvalResult"]:
 
     Each names data, split, N, interval, protocol or templates, and how the checkpoint was chosen.
     """
-    from huggingface_hub import EvalResult
-
     entries = []
     for entry in summary["results"]:
         if entry["status"] != "done":
             continue
-        task_type, task_name = _KINDS[entry["kind"]]
-        shared = {"chosen_on": summary["chosen_on"] or "not recorded", "fingerprint": summary["fingerprint"]}
         record = entry.get("record", {})
+        shared = {"fingerprint": summary["fingerprint"]}
         shared |= {key: record[key] for key in ("templates", "language") if record.get(key)}
-        for metric, value in entry["metrics"].items():
-            scale = 100 if is_share(metric) else 1
-            ends = [] if value["low"] is None else [round(scale * value[end], 4) for end in ("low", "high")]
-            interval = {"interval_95": ends} if ends else {}
-            entries.append(
-                EvalResult(
-                    task_type=task_type,
-                    task_name=task_name,
-                    dataset_type=str(entry["data"]),
-                    dataset_name=f"{task_title(entry)}, {size_text(entry)}",
-                    dataset_config=entry["language"],
-                    dataset_split=entry["split"],
-                    metric_type=metric,
-                    metric_name=metric + (" (checkpoint chosen on test)" if summary["chosen_on"] == "test" else ""),
-                    metric_value=round(scale * value["value"], 4),
-                    metric_args={**shared, **interval, "n": value["n"]},
-                )
+        entries += [
+            eval_result(
+                entry["kind"],
+                metric,
+                value,
+                summary["chosen_on"],
+                shared,
+                dataset_type=str(entry["data"]),
+                dataset_name=f"{task_title(entry)}, {size_text(entry)}",
+                dataset_config=entry["language"],
+                dataset_split=entry["split"],
             )
+            for metric, value in entry["metrics"].items()
+        ]
     return entries
+
+
+def eval_result(
+    kind: str,
+    metric: str,
+    value: Mapping[str, Any],
+    chosen_on: str | None,
+    metric_args: Mapping[str, Any] | None = None,
+    **dataset: Any,
+) -> "EvalResult":
+    """One entry of a `model-index`, shares in percent as leaderboards show them.
+
+    Args:
+        kind: `retrieval`, `zero_shot` or `mteb`.
+        metric: Its name.
+        value: `value`, `low`, `high` and `n`; shares from 0 to 1.
+        chosen_on: How the checkpoint was chosen; see `CHOSEN_ON`.
+        metric_args: More that the figure depends on.
+        dataset: The `dataset_*` fields of the entry.
+    """
+    from huggingface_hub import EvalResult
+
+    task_type, task_name = _KINDS[kind]
+    scale = 100 if is_share(metric) else 1
+    ends = [] if value["low"] is None else [round(scale * value[end], 4) for end in ("low", "high")]
+    name = metric.replace("_", " ").replace("/", ", ")
+    return EvalResult(
+        task_type=task_type,
+        task_name=task_name,
+        metric_type=metric,
+        metric_name=name + (" (checkpoint chosen on test)" if chosen_on == "test" else ""),
+        metric_value=round(scale * value["value"], 4),
+        metric_args={
+            "chosen_on": chosen_on or "not recorded",
+            **(metric_args or {}),
+            "unit": "%" if is_share(metric) else "rank",
+            **({"interval_95": ends} if ends else {}),
+            "n": value["n"],
+        },
+        **dataset,
+    )
 
 
 def model_index_yaml(summary: Mapping[str, Any]) -> str:
