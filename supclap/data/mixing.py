@@ -170,7 +170,7 @@ class SceneMixer:
         take_b = rng.choice(self.takes[label_b]) if label_b is not None else None
         wave_a = self._sound(take_a, rng, trim=kind != "clip")
         if kind == "clip":
-            scene = wave_a[: int(self.duration[1] * self.sampling_rate)]
+            scene = wave_a[: int(self._stage("duration")[1] * self.sampling_rate)]
         elif kind == "single":
             scene = fill(wave_a, length, rng, self.sampling_rate)
         elif kind == "sequence":
