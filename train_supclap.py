@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> dict:
     from supclap.trainer import SupClapTrainer
 
     recipe.quiet_libraries()
-    recipe.use_all_cores()
+    recipe.use_all_cores(training_args.dataloader_num_workers)
     splits = load_splits(data_args)
     output_dir = training_args.output_dir
     recipe.check_recipe(output_dir, model_args, data_args, training_args, write=False)

@@ -291,8 +291,11 @@ def quiet_libraries() -> None:
     transformers.utils.logging.disable_progress_bar()
 
 
-def use_all_cores() -> None:
-    """Lets one CPU process use every core it may run on; `accelerate launch` sets one thread unless told otherwise."""
+def use_all_cores(workers: int = 0) -> None:
+    """Lets one CPU process use every core that its data workers leave; `accelerate launch` sets one thread.
+
+    On a core that a worker needs too, the threads of each operation wait for the one that was interrupted.
+    """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 and not torch.cuda.is_available():
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        torch.set_num_threads(cores or 1)
+        torch.set_num_threads(max((cores or 1) - workers, 1))
