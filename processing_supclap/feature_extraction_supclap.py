@@ -33,9 +33,18 @@ def clip_workers() -> Iterator[Callable]:
         yield map
         return
     torch.set_num_threads(1)
+    inference = torch.is_inference_mode_enabled()  # each thread has a mode of its own, and they write into one tensor
+
+    def parallel_map(function: Callable, *items) -> Iterator:
+        def call(*arguments):
+            with torch.inference_mode(inference):
+                return function(*arguments)
+
+        return pool.map(call, *items)
+
     try:
         with ThreadPoolExecutor(threads) as pool:
-            yield pool.map
+            yield parallel_map
     finally:
         torch.set_num_threads(threads)
 

@@ -287,3 +287,17 @@ def test_the_saved_file_holds_settings_and_no_arrays(tmp_path):
 def test_settings_that_do_not_fit_are_named(options, named):
     with pytest.raises(ValueError, match=named):
         SupClapFeatureExtractor(**options)
+
+
+def test_features_under_inference_mode_are_the_same_on_several_threads():
+    clips = [np.random.default_rng(seed).standard_normal(8000).astype(np.float32) for seed in range(3)]
+    extractor = SupClapFeatureExtractor()
+    expected = extractor(clips, sampling_rate=16000)["input_features"]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with torch.inference_mode():
+            found = extractor(clips, sampling_rate=16000)["input_features"]
+    finally:
+        torch.set_num_threads(threads)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
