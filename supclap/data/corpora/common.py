@@ -68,6 +68,23 @@ def label_caption(template: str, labels: Sequence[str]) -> list[str]:
     return [template.replace("{}", ", ".join(map(spoken, labels)))]
 
 
+def class_row(
+    corpus: str, file: str, names: Sequence[str], index: AudioIndex, label: str, template: str, recording: str | None
+) -> dict:
+    """Row of a clip with one label, but for its licence; clips of a class are no negatives of each other."""
+    return {
+        "id": f"{corpus}/{file.strip()}",
+        "file": file,
+        "audio": index.find(*names),
+        "captions": label_caption(template, [label]),
+        "language": "en",
+        "label": label,
+        "group": f"{corpus}/{label}",
+        "recording": recording,
+        "source": recording or corpus,
+    }
+
+
 def numbered(record: dict, prefix: str = "caption_") -> list[tuple[str, str]]:
     """`(number, value)` of `caption_1`, `caption_2`, … in the order of their numbers."""
     keys = [key for key in record if key.startswith(prefix) and key.removeprefix(prefix).isdigit()]

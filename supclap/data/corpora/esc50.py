@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..files import AudioIndex, first_existing, read_csv
-from .common import LABEL_TEMPLATE, freesound, label_caption, whole_number
+from .common import LABEL_TEMPLATE, class_row, freesound, whole_number
 
 
 SPLITS = {str(fold): str(fold) for fold in range(1, 6)}
@@ -40,16 +40,6 @@ def load(
         if whole_number(row["fold"], f"{path}, row {line}") != int(split) or (esc10 and not in_esc10):
             continue
         label = row["category"].strip()
-        yield {
-            "id": f"esc50/{row['filename'].strip()}",
-            "file": row["filename"],
-            "audio": index.find(row["filename"]),
-            "captions": label_caption(template, [label]),
-            "language": "en",
-            "fold": int(split),
-            "label": label,
-            "group": f"esc50/{label}",
-            "recording": freesound(row["src_file"]),
-            "source": freesound(row["src_file"]) or "esc50",
-            "licence": LICENCE[in_esc10],
-        }
+        file = row["filename"]
+        made = class_row("esc50", file, [file], index, label, template, freesound(row["src_file"]))
+        yield made | {"fold": int(split), "licence": LICENCE[in_esc10]}

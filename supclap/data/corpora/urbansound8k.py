@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..files import AudioIndex, first_existing, read_csv
-from .common import LABEL_TEMPLATE, freesound, label_caption, whole_number
+from .common import LABEL_TEMPLATE, class_row, freesound, whole_number
 
 
 SPLITS = {str(fold): str(fold) for fold in range(1, 11)}
@@ -36,16 +36,6 @@ def load(
         if whole_number(row["fold"], f"{path}, row {line}") != int(split):
             continue
         label = row["class"].strip()
-        yield {
-            "id": f"urbansound8k/{row['slice_file_name'].strip()}",
-            "file": row["slice_file_name"],
-            "audio": index.find(row["slice_file_name"]),
-            "captions": label_caption(template, [label]),
-            "language": "en",
-            "fold": int(split),
-            "label": label,
-            "group": f"urbansound8k/{label}",
-            "recording": freesound(row["fsID"]),
-            "source": freesound(row["fsID"]) or "urbansound8k",
-            "licence": LICENCE,
-        }
+        file = row["slice_file_name"]
+        made = class_row("urbansound8k", file, [file], index, label, template, freesound(row["fsID"]))
+        yield made | {"fold": int(split), "licence": LICENCE}
