@@ -5,6 +5,8 @@ and averaged by their real length, padding changes nothing, and what would make 
 (batch statistics) or stay without a gradient (mask embeddings, fusion of random crops) is switched off or left out.
 """
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import nn
 from transformers import AutoModel, PreTrainedModel
@@ -20,7 +22,7 @@ def masked_mean(tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return (tokens * weights).sum(1) / weights.sum(1).clamp(min=1)
 
 
-class WindowedAudioEncoder(nn.Module):
+class WindowedAudioEncoder(nn.Module, ABC):
     """An audio encoder that sees a clip window by window.
 
     Args:
@@ -90,9 +92,9 @@ class WindowedAudioEncoder(nn.Module):
         """Fewest real features with which a window after the first one counts."""
         return 1
 
+    @abstractmethod
     def encode(self, windows: torch.Tensor, real: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Vectors `(n, hidden)` and tokens `(n, tokens, hidden)` of `n` windows with `real` features each."""
-        raise NotImplementedError
 
 
 class AstEncoder(WindowedAudioEncoder):

@@ -1,5 +1,6 @@
 """Collections of rows: in a list or made when asked for, with a note of what was left out."""
 
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 
 
@@ -19,13 +20,13 @@ class LazyRows(Sequence):
 
     removed: list[dict]
 
+    @abstractmethod
     def without_audio(self, index: int) -> dict:
         """The row but for its audio, which is not read."""
-        raise NotImplementedError
 
+    @abstractmethod
     def select(self, indices: Sequence[int], removed: Iterable[dict]) -> "LazyRows":
         """Those of the rows, with a new note of what was left out."""
-        raise NotImplementedError
 
 
 def without_audio(rows: Sequence[dict], index: int) -> dict:
