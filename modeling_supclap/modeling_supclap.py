@@ -188,7 +188,9 @@ class SupClapModel(SupClapPreTrainedModel):
         self.post_init()
 
     @classmethod
-    def from_text_audio_pretrained(cls, text_model: str, audio_model, dtype=torch.float32, **kwargs) -> "SupClapModel":
+    def from_text_audio_pretrained(
+        cls, text_model: str, audio_model, dtype=torch.float32, text_config: dict | None = None, **kwargs
+    ) -> "SupClapModel":
         """A model from a pretrained text encoder and an audio encoder, with new projection heads.
 
         Args:
@@ -196,12 +198,19 @@ class SupClapModel(SupClapPreTrainedModel):
             audio_model: Hub id or folder of an audio encoder (CED, AST, CLAP, Whisper, wav2vec 2.0, HuBERT, WavLM), an
                 encoder, or a configuration of one for random weights.
             dtype: Type of all weights.
+            text_config: Fields of the text encoder's configuration to change, such as its dropout; with fewer layers,
+                the first ones are kept.
             kwargs: Fields of [`SupClapConfig`].
 
         Raises:
-            ValueError: A checkpoint lacks weights of the encoder, or is none that can be used.
+            ValueError: A checkpoint lacks weights of the encoder, or is none that can be used; `text_config` names a
+                field that the encoder does not have.
         """
         text = load_text_encoder(text_model, dtype)
+        for name, value in (text_config or {}).items():
+            if not hasattr(text.config, name):
+                raise ValueError(f"text_config: {type(text.config).__name__} has no field {name!r}.")
+            setattr(text.config, name, value)
         audio = load_audio_encoder(audio_model, dtype) if isinstance(audio_model, str) else audio_model
         audio_config = getattr(audio, "config", audio)
         model = cls(SupClapConfig(text_config=text.config, audio_config=audio_config, **kwargs)).to(dtype)

@@ -20,12 +20,15 @@ class ModelArguments:
     text_model: str | None = field(
         default=None, metadata={"help": "Folder, Hub id or package:path of a text encoder."}
     )
+    text_config: dict | None = field(
+        default=None, metadata={"help": "Fields of the text encoder's configuration to change, e.g. its dropout."}
+    )
     audio_model: str = field(default="ced-base", metadata={"help": "CED size (random weights), folder or Hub id."})
     audio_config: dict | None = field(default=None, metadata={"help": "Fields of CedConfig for random weights."})
     attn_implementation: str | None = field(
         default=None,
         metadata={
-            "help": "Attention of the audio encoder in training: eager, sdpa, flash_attention_2; the default if null."
+            "help": "Attention of both encoders in training: eager, sdpa, flash_attention_2; the default if null."
         },
     )
     features: dict | None = field(

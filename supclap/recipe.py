@@ -101,13 +101,14 @@ def build_model(args: ModelArguments) -> SupClapModel:
         model = SupClapModel.from_text_audio_pretrained(
             resolve_model_path(args.text_model),
             audio,
+            text_config=args.text_config,
             projection_dim=args.projection_dim,
             logit_scale_init_value=args.logit_scale_init_value,
             logit_bias_init_value=args.logit_bias_init_value,
         )
     if args.attn_implementation is not None:
-        encoder = getattr(model.audio_model, "encoder", model.audio_model)
-        encoder.set_attn_implementation(args.attn_implementation)
+        for tower in (getattr(model.audio_model, "encoder", model.audio_model), model.text_model):
+            tower.set_attn_implementation(args.attn_implementation)
     # never set to True: Whisper's positions are fixed
     if args.freeze_text:
         model.text_model.requires_grad_(False)
@@ -121,7 +122,15 @@ def build_model(args: ModelArguments) -> SupClapModel:
 def _check_alone(args: ModelArguments) -> None:
     """Raises a [`RecipeError`] when keys for a new model come with one to go on from, where they mean nothing."""
     defaults = ModelArguments()
-    new = ("text_model", "audio_model", "audio_config", "features", "projection_dim", "logit_scale_init_value")
+    new = (
+        "text_model",
+        "text_config",
+        "audio_model",
+        "audio_config",
+        "features",
+        "projection_dim",
+        "logit_scale_init_value",
+    )
     ignored = [name for name in new if getattr(args, name) != getattr(defaults, name)]
     if ignored:
         raise RecipeError(

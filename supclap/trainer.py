@@ -1,28 +1,19 @@
 """The Trainer of SupCLAP."""
 
-import shutil
 from collections import defaultdict
-from contextlib import nullcontext
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerState
+from transformers import TrainerState
 from transformers.modeling_outputs import BaseModelOutputWithPooling
-from transformers.trainer_utils import (
-    PREFIX_CHECKPOINT_DIR,
-    EvalLoopOutput,
-    TrainOutput,
-    get_last_checkpoint,
-    rotate_checkpoints,
-)
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import logging
 
 from supclap.callbacks import EpochCallback, WeightWarmupCallback
+from supclap.checkpointing import CheckpointingTrainer
 from supclap.data.captions import caption_languages
 from supclap.data.collator import ContrastiveCollator
-from supclap.data.manifest import save_manifest
 from supclap.data.mixing import SceneMixer
 from supclap.data.sampler import LengthGroupedSampler
 from supclap.data.streaming import StreamedClips
@@ -36,6 +27,7 @@ from supclap.evaluation.zero_shot import encode_labels, zero_shot_metrics
 from supclap.guard import NonFiniteError, record_nonfinite_batch
 from supclap.layer_rates import apply_layer_decay
 from supclap.losses import StaticRadius, SupClapLoss, info_nce
+from supclap.muon import MuonAdamW, hidden_matrices, use_muon
 from supclap.preemption import any_rank
 from supclap.text_cache import FrozenTextCache
 from supclap.training_args import SupClapTrainingArguments
@@ -43,12 +35,6 @@ from supclap.training_model import SupClapForContrastiveTraining
 
 
 logger = logging.get_logger(__name__)
-
-STAGING = "_incomplete"
-
-
-class CheckpointError(OSError):
-    """A checkpoint that could not be written; the message names the cause and the last whole one."""
 
 
 def build_criterion(args: SupClapTrainingArguments) -> SupClapLoss:
@@ -86,7 +72,7 @@ class _Embedder(torch.nn.Module):
     get_text_features = get_audio_features
 
 
-class SupClapTrainer(Trainer):
+class SupClapTrainer(CheckpointingTrainer):
     """Trains a dual encoder with support vector regularisation and evaluates it by retrieval.
 
     Args:
@@ -130,7 +116,6 @@ class SupClapTrainer(Trainer):
         )
         self.can_return_loss = True
         self.add_callback(EpochCallback())
-        self._ema = None
         if args.ema_decay is not None:
             if self.is_fsdp_enabled or self.is_deepspeed_enabled:
                 raise ValueError(
@@ -197,10 +182,6 @@ class SupClapTrainer(Trainer):
             if isinstance(radius, StaticRadius):
                 radius.limit()
         return super().training_step(*args, **kwargs)
-
-    def _averaged(self):
-        """The model with the weights to evaluate and save."""
-        return nullcontext() if self._ema is None else self._ema.applied()
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         ids = inputs.pop("ids", None)
@@ -290,7 +271,22 @@ class SupClapTrainer(Trainer):
 
     def create_optimizer(self, model=None) -> torch.optim.Optimizer:
         """The parent's optimiser, with the radius and the text encoder at learning rates of their own if set."""
+        muon_rate = self.args.muon_learning_rate
+        if muon_rate is not None:
+            optimizer_cls, kwargs = self.get_optimizer_cls_and_kwargs(self.args, self.model)
+            if optimizer_cls is not torch.optim.AdamW:
+                raise ValueError(f"muon_learning_rate goes with optim adamw_torch(_fused), got {self.args.optim}.")
+            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+                raise ValueError(
+                    "muon_learning_rate needs the whole matrices on each process: leave it out with FSDP or DeepSpeed."
+                )
+            self.optimizer_cls_and_kwargs = (
+                MuonAdamW,
+                {**kwargs, "muon_dtype": torch.bfloat16 if self.args.bf16 else torch.float32},
+            )
         optimizer = super().create_optimizer(model)
+        if muon_rate is not None:
+            use_muon(optimizer, hidden_matrices(self.model.clap), muon_rate)
         rates = {"criterion.": self.args.radius_learning_rate, "clap.text_model.": self.args.text_learning_rate}
         for prefix, rate in rates.items():
             if rate is None:
@@ -434,73 +430,6 @@ class SupClapTrainer(Trainer):
             **options,
         )
 
-    # ---- Checkpoints ----
-
-    def _save(self, output_dir: str | None = None, state_dict=None) -> None:
-        super()._save(output_dir, state_dict)
-        if self.manifest is not None:
-            save_manifest(self.manifest, output_dir or self.args.output_dir)
-
-    def _get_output_dir(self, trial) -> str:
-        folder = super()._get_output_dir(trial)
-        return str(Path(folder) / STAGING) if getattr(self, "_staging", False) else folder
-
-    def _save_checkpoint(self, model, trial) -> None:
-        """Writes a checkpoint beside its place and moves it there when it is whole, so that a kill leaves no half.
-
-        Raises:
-            CheckpointError: The disk is full or the folder cannot be written. Earlier checkpoints are as they were.
-        """
-        run_dir = Path(self._get_output_dir(trial))
-        name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        staged = run_dir / STAGING / name
-        if self.args.should_save:
-            shutil.rmtree(run_dir / STAGING, ignore_errors=True)
-        self.accelerator.wait_for_everyone()
-        self._staging = True
-        try:
-            with self._averaged():
-                super()._save_checkpoint(model, trial)
-            if self._ema is not None and self.args.should_save:
-                self._ema.save_training_weights(staged)
-            self.accelerator.wait_for_everyone()
-            if self.state.best_global_step:
-                best = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
-                if best.name == name or best.exists():
-                    self.state.best_model_checkpoint = str(best)
-            if self.args.should_save:
-                self.state.save_to_json(str(staged / "trainer_state.json"))
-                if (run_dir / name).exists():
-                    (run_dir / name).replace(run_dir / STAGING / "replaced")
-                staged.replace(run_dir / name)
-        except (OSError, RuntimeError, SafetensorError) as error:
-            # torch reports a failed write as a RuntimeError of its zip writer
-            if isinstance(error, RuntimeError) and "PytorchStreamWriter" not in str(error):
-                raise
-            shutil.rmtree(run_dir / STAGING, ignore_errors=True)
-            raise CheckpointError(_write_failure(run_dir, name, error)) from error
-        finally:
-            self._staging = False
-        if self.args.should_save:
-            shutil.rmtree(run_dir / STAGING, ignore_errors=True)
-            rotate_checkpoints(
-                output_dir=str(run_dir),
-                save_total_limit=self.args.save_total_limit,
-                best_model_checkpoint=self.state.best_model_checkpoint,
-                use_mtime=False,  # a kill while deleting renews the time of what is half gone
-            )
-        self.accelerator.wait_for_everyone()  # the best checkpoint, perhaps this one, may be opened next
-
-    def _load_from_checkpoint(self, resume_from_checkpoint, model=None) -> None:
-        self.accelerator.unwrap_model(model or self.model).load_checkpoint(resume_from_checkpoint)
-        if self._ema is not None:
-            self._ema.resume(resume_from_checkpoint)
-
-    def _load_best_model(self) -> None:
-        self.accelerator.unwrap_model(self.model).load_checkpoint(self.state.best_model_checkpoint)
-        if self._ema is not None:
-            self._ema.average = None  # what was loaded is an average
-
 
 def _pool_loss(audio: torch.Tensor, text: torch.Tensor, scale: torch.Tensor, pool_size: int) -> float:
     """InfoNCE (both directions) of each clip with its first caption, averaged over pools."""
@@ -509,15 +438,3 @@ def _pool_loss(audio: torch.Tensor, text: torch.Tensor, scale: torch.Tensor, poo
         logits = scale * text[start : start + pool_size].float() @ audio[start : start + pool_size].float().T
         losses.append(info_nce(logits) + info_nce(logits.T))
     return torch.stack(losses).mean().item()
-
-
-def _write_failure(run_dir: Path, name: str, error: Exception) -> str:
-    """What went wrong, what is left, and what to do."""
-    last = get_last_checkpoint(str(run_dir)) if run_dir.is_dir() else None
-    existing = next(folder for folder in (run_dir, *run_dir.parents) if folder.is_dir())
-    left = f"{Path(last).name} is whole" if last else "there is no earlier checkpoint"
-    return (
-        f"{name} could not be written to {str(run_dir)!r}: {error} ({shutil.disk_usage(existing).free / 2**30:.1f} GiB "
-        f"free). {left[0].upper() + left[1:]}. Free space there (save_total_limit keeps fewer checkpoints) or make the "
-        "folder writable, then run the same command again: it goes on from the last whole checkpoint."
-    )

@@ -91,6 +91,12 @@ class SupClapTrainingArguments(TrainingArguments):
     text_learning_rate: float | None = field(
         default=None, metadata={"help": "Learning rate of the text encoder; that of the model when null."}
     )
+    muon_learning_rate: float | None = field(
+        default=None,
+        metadata={
+            "help": "Train weight matrices outside of the text encoder with Muon at this rate; AdamW when null."
+        },
+    )
     layer_decay: float | None = field(
         default=None,
         metadata={"help": "Each layer of both encoders learns at this share of the rate of the layer above it."},

@@ -204,6 +204,23 @@ def test_a_pretrained_text_encoder_keeps_its_weights(tmp_path, tiny_config):
     assert model.config.projection_dim == 8
 
 
+def test_fields_of_a_pretrained_text_encoder_can_be_changed(tmp_path):
+    from transformers import BertModel
+
+    text = BertModel(BertConfig(**SIZES, hidden_dropout_prob=0.1))
+    text.save_pretrained(tmp_path)
+    audio = CedConfig(hidden_size=48, num_hidden_layers=1, num_attention_heads=3)
+    changes = {"hidden_dropout_prob": 0.0, "num_hidden_layers": 1}
+    model = SupClapModel.from_text_audio_pretrained(str(tmp_path), audio, text_config=changes)
+    assert model.text_model.embeddings.dropout.p == 0
+    assert len(model.text_model.encoder.layer) == 1
+    assert torch.equal(
+        model.text_model.encoder.layer[0].output.dense.weight, text.encoder.layer[0].output.dense.weight
+    )
+    with pytest.raises(ValueError, match="BertConfig has no field 'hidden_dropout'"):
+        SupClapModel.from_text_audio_pretrained(str(tmp_path), audio, text_config={"hidden_dropout": 0.0})
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("cast", ["load", "convert"])
 def test_bfloat16_is_close_to_float32(tiny_model, tmp_path, cast):

@@ -100,6 +100,15 @@ def test_padding_is_left_out_and_changes_nothing(monkeypatch):
     torch.testing.assert_close(packed.pooler_output, padded.pooler_output, atol=1e-5, rtol=0)
 
 
+@torch.no_grad()
+def test_little_padding_is_carried_along():
+    model = CedModel(CedConfig(hidden_size=48, num_hidden_layers=1, num_attention_heads=3)).eval()
+    seen = []
+    model.blocks[0].register_forward_hook(lambda block, inputs, output: seen.append(output.shape))
+    model(**spectrograms([320, 288]))
+    assert seen == [(2, 4 * 20, 48)]
+
+
 def test_packing_gives_the_gradients_of_padding(monkeypatch):
     from modeling_supclap import modeling_ced
 

@@ -1,0 +1,108 @@
+"""Checkpoints that are whole or absent: a kill, a full disk or an unwritable folder leaves the earlier ones intact."""
+
+import shutil
+from contextlib import nullcontext
+from pathlib import Path
+
+from safetensors import SafetensorError
+from transformers import Trainer
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint, rotate_checkpoints
+
+from supclap.data.manifest import save_manifest
+from supclap.ema import WeightAverage
+
+
+STAGING = "_incomplete"
+
+
+class CheckpointError(OSError):
+    """A checkpoint that could not be written; the message names the cause and the last whole one."""
+
+
+class CheckpointingTrainer(Trainer):
+    """A `Trainer` whose checkpoints appear whole, with the manifest of the data and the weights of the average."""
+
+    manifest: dict | None = None
+    _ema: WeightAverage | None = None
+    _staging = False
+
+    def _averaged(self):
+        """The model with the weights to evaluate and save."""
+        return nullcontext() if self._ema is None else self._ema.applied()
+
+    def _save(self, output_dir: str | None = None, state_dict=None) -> None:
+        super()._save(output_dir, state_dict)
+        if self.manifest is not None:
+            save_manifest(self.manifest, output_dir or self.args.output_dir)
+
+    def _get_output_dir(self, trial) -> str:
+        folder = super()._get_output_dir(trial)
+        return str(Path(folder) / STAGING) if self._staging else folder
+
+    def _save_checkpoint(self, model, trial) -> None:
+        """Writes a checkpoint beside its place and moves it there when it is whole, so that a kill leaves no half.
+
+        Raises:
+            CheckpointError: The disk is full or the folder cannot be written. Earlier checkpoints are as they were.
+        """
+        run_dir = Path(self._get_output_dir(trial))
+        name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        staged = run_dir / STAGING / name
+        if self.args.should_save:
+            shutil.rmtree(run_dir / STAGING, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        self._staging = True
+        try:
+            with self._averaged():
+                super()._save_checkpoint(model, trial)
+            if self._ema is not None and self.args.should_save:
+                self._ema.save_training_weights(staged)
+            self.accelerator.wait_for_everyone()
+            if self.state.best_global_step:
+                best = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
+                if best.name == name or best.exists():
+                    self.state.best_model_checkpoint = str(best)
+            if self.args.should_save:
+                self.state.save_to_json(str(staged / "trainer_state.json"))
+                if (run_dir / name).exists():
+                    (run_dir / name).replace(run_dir / STAGING / "replaced")
+                staged.replace(run_dir / name)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            # torch reports a failed write as a RuntimeError of its zip writer
+            if isinstance(error, RuntimeError) and "PytorchStreamWriter" not in str(error):
+                raise
+            shutil.rmtree(run_dir / STAGING, ignore_errors=True)
+            raise CheckpointError(_write_failure(run_dir, name, error)) from error
+        finally:
+            self._staging = False
+        if self.args.should_save:
+            shutil.rmtree(run_dir / STAGING, ignore_errors=True)
+            rotate_checkpoints(
+                output_dir=str(run_dir),
+                save_total_limit=self.args.save_total_limit,
+                best_model_checkpoint=self.state.best_model_checkpoint,
+                use_mtime=False,  # a kill while deleting renews the time of what is half gone
+            )
+        self.accelerator.wait_for_everyone()  # the best checkpoint, perhaps this one, may be opened next
+
+    def _load_from_checkpoint(self, resume_from_checkpoint, model=None) -> None:
+        self.accelerator.unwrap_model(model or self.model).load_checkpoint(resume_from_checkpoint)
+        if self._ema is not None:
+            self._ema.resume(resume_from_checkpoint)
+
+    def _load_best_model(self) -> None:
+        self.accelerator.unwrap_model(self.model).load_checkpoint(self.state.best_model_checkpoint)
+        if self._ema is not None:
+            self._ema.average = None  # what was loaded is an average
+
+
+def _write_failure(run_dir: Path, name: str, error: Exception) -> str:
+    """What went wrong, what is left, and what to do."""
+    last = get_last_checkpoint(str(run_dir)) if run_dir.is_dir() else None
+    existing = next(folder for folder in (run_dir, *run_dir.parents) if folder.is_dir())
+    left = f"{Path(last).name} is whole" if last else "there is no earlier checkpoint"
+    return (
+        f"{name} could not be written to {str(run_dir)!r}: {error} ({shutil.disk_usage(existing).free / 2**30:.1f} GiB "
+        f"free). {left[0].upper() + left[1:]}. Free space there (save_total_limit keeps fewer checkpoints) or make the "
+        "folder writable, then run the same command again: it goes on from the last whole checkpoint."
+    )
