@@ -37,6 +37,7 @@ class MuonAdamW(torch.optim.AdamW):
         super().__init__(params, **kwargs)
         self.muon_momentum = muon_momentum
         self.muon_dtype = muon_dtype  # of the products alone
+        self._step_supports_amp_scaling = False  # of a fused AdamW, which would unscale its own gradients alone
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None):

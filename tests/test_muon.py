@@ -77,6 +77,18 @@ def test_a_saved_state_goes_on_to_the_same_weights():
         assert torch.equal(expected, found)
 
 
+def test_a_gradient_scaler_skips_a_step_that_overflowed():
+    parameters = matrices()
+    optimizer = MuonAdamW(parameters, lr=1e-2, fused=True)
+    use_muon(optimizer, parameters[:2], 1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler.scale(sum(parameter.square().sum() for parameter in parameters)).backward()
+    parameters[0].grad[0, 0] = torch.inf
+    scaler.step(optimizer)
+    for before, after in zip(matrices(), parameters, strict=True):
+        assert torch.equal(before, after)
+
+
 def trainer(processor, folder, **arguments) -> SupClapTrainer:
     args = SupClapTrainingArguments(output_dir=folder, use_cpu=True, muon_learning_rate=2e-3, **arguments)
     return SupClapTrainer(model=small_model(), args=args, processing_class=processor, data_collator=lambda rows: rows)
