@@ -17,7 +17,7 @@ import json
 import shutil
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import yaml
@@ -34,7 +34,8 @@ from supclap.run_record import RUN_FILE  # noqa: E402
 
 
 ROWS = {path.stem: path for path in sorted((ROOT / "configs/study/rows").glob("*.yaml"))}
-METRICS = ("text_to_audio/recall@1", "audio_to_text/recall@1", "text_to_audio/recall@10", "audio_to_text/recall@10")
+RETRIEVAL = ("text_to_audio/recall@1", "audio_to_text/recall@1", "text_to_audio/recall@10", "audio_to_text/recall@10")
+ZERO_SHOT = "zero-shot accuracy"
 DRIFT = ("cos_gradient_tangent", "cos_step_tangent", "push_global", "radius_p50")
 KEPT = (RESULTS, DRIFT_FILE, RECIPE_FILE, RUN_FILE)
 
@@ -50,9 +51,9 @@ def run(
         train([str(both), "--drift", "true", "--seed", str(seed), *overrides, "--output_dir", str(output)])
         drop_weights(output)
     results = json.loads((output / RESULTS).read_text(encoding="utf-8"))
-    values = {name: 100 * results["retrieval"][name]["value"] for name in METRICS}
+    values = {name: 100 * results["retrieval"][name]["value"] for name in RETRIEVAL}
     if "zero_shot" in results:
-        values["zero-shot accuracy"] = 100 * results["zero_shot"]["accuracy"]["value"]
+        values[ZERO_SHOT] = 100 * results["zero_shot"]["accuracy"]["value"]
     entries = read_drift(output / DRIFT_FILE) if (output / DRIFT_FILE).exists() else []
     for name in DRIFT:
         measured = [entry[name] for entry in entries if name in entry]
@@ -79,9 +80,8 @@ def with_interval(values: list[float]) -> str:
     return f"{mean:.3g} ± {width:.2g}"
 
 
-def table(results: dict[str, list[dict[str, float]]]) -> str:
-    """A Markdown table: for each row and value its mean, and the paired difference to the plain loss of its objective."""
-    names = list(dict.fromkeys(name for seeds in results.values() for values in seeds for name in values))
+def table(results: dict[str, list[dict[str, float]]], names: Sequence[str]) -> str:
+    """A Markdown table: for each row and name its mean, and the paired difference to the plain loss of its objective."""
     lines = ["| row | " + " | ".join(names) + " |", "| --- |" + " ---: |" * len(names)]
     for row, seeds in results.items():
         plain = results.get(row.split("_")[0])
@@ -114,7 +114,9 @@ def study(
         for row in rows:
             results[row].append(run(recipe, row, seed, folder, overrides, train))
         done = ", ".join(map(str, seeds[:number]))
-        text = f"{recipe.name}, seeds {done}; mean ± 95 % interval, Δ paired to the plain loss\n\n{table(results)}"
+        tables = [table(results, names) for names in ((*RETRIEVAL, ZERO_SHOT), DRIFT)]
+        text = f"{recipe.name}, seeds {done}; mean ± 95 % interval, Δ paired to the plain loss"
+        text = "\n\n".join([text, *tables])
         part = folder / "table.part"
         part.write_text(text + "\n", encoding="utf-8")
         part.replace(folder / "table.md")

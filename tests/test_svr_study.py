@@ -72,7 +72,7 @@ def test_differences_are_paired_with_the_plain_loss_of_the_same_objective():
         "infonce_bi_dynamic": [{"r": 2.0}, {"r": 6.0}],
         "siglip": [{"r": 0.0}] * 2,
     }
-    lines = svr_study.table(results).splitlines()
+    lines = svr_study.table(results, ["r"]).splitlines()
     assert lines[3].endswith("(Δ 1 ± 0) |")
     assert "Δ" not in lines[2] + lines[4]
 
