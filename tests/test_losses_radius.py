@@ -35,6 +35,17 @@ def test_positive_first_keeps_the_others_in_batch_order():
     assert valid.all()
 
 
+@pytest.mark.parametrize("pairs", [1, 2, 5])
+def test_positive_first_takes_the_diagonal_of_a_matrix_and_of_its_transpose(pairs):
+    logits = torch.randn(pairs, pairs)
+    same_clip = torch.eye(pairs, dtype=torch.bool)
+    same_clip[0, -1] = same_clip[-1, 0] = True
+    for matrix in (logits, logits.T):
+        got = positive_first(matrix, None, same_clip)
+        expected = positive_first(matrix, torch.arange(pairs), same_clip)
+        assert all(torch.equal(*parts) for parts in zip(got, expected, strict=True))
+
+
 def test_positive_first_marks_other_columns_of_the_same_clip():
     positives = torch.tensor([[True, False, True], [False, True, False], [True, False, True]])
     _, valid = positive_first(torch.zeros(3, 3), torch.arange(3), positives)

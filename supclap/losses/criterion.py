@@ -284,13 +284,12 @@ class SupClapLoss(nn.Module):
         """Radii (B,) from all logits, or without them chunk by chunk, whose features are made again in backward."""
 
         def predict(rows: slice) -> Tensor:
-            similarities = logits
-            if similarities is None:
-                similarities = similarity_logits(anchor[rows].detach(), keys.detach(), scale.detach())
+            similarities = similarity_logits(anchor[rows].detach(), keys.detach(), scale.detach())
             return predictor(*positive_first(similarities, columns.own[rows], columns.same_clip(rows)))
 
         if logits is not None:
-            return predict(slice(None))
+            own = None if columns.sizes is None else columns.own  # the diagonal
+            return predictor(*positive_first(logits, own, columns.same_clip()))
         chunks = (slice(start, start + self.chunk_size) for start in range(0, len(anchor), self.chunk_size))
         return torch.cat([checkpoint(predict, rows, use_reentrant=False, preserve_rng_state=False) for rows in chunks])
 
