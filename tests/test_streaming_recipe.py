@@ -13,6 +13,7 @@ import pytest
 import soundfile
 import yaml
 from conftest import write_recipe
+from torch.utils.data import DataLoader
 
 import train_supclap
 from supclap.config import DataArguments, RecipeError
@@ -145,6 +146,26 @@ def test_a_dry_run_counts_the_clips_it_would_draw(recipe, capsys):
 def ids(stream, count, rank=0, world_size=1):
     clips = StreamedClips(stream.rows, rank, world_size, shuffle_buffer=4)
     return [sample["id"] for sample in itertools.islice(clips, count)]
+
+
+@pytest.mark.parametrize("source", ["table", "webdataset", "hub", "saved"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_workers_share_an_epoch(source, workers, recipe, shards, parquet, tmp_path):
+    if source == "table":
+        data, expected = train_supclap.parse_recipe([str(streamed(recipe))])[1], 16
+    else:
+        folder = shards if source == "webdataset" else parquet
+        if source == "saved":
+            folder = tmp_path / "saved"
+            datasets.load_dataset(str(parquet), split="train", cache_dir=str(tmp_path / "cache")).save_to_disk(folder)
+        corpus = "webdataset" if source == "webdataset" else "hub"
+        data = DataArguments(corpus=corpus, data_dir=str(folder), streaming=True)
+        expected = 11 if source == "webdataset" else 12  # one is of a recording of validation
+    clips = StreamedClips(load_splits(data)["train"].rows, shuffle_buffer=4)
+    loader = DataLoader(clips, batch_size=None, num_workers=workers)
+    found = {sample["id"] for sample in itertools.islice(loader, expected)}
+    # of an odd number, the worker that takes the first turn may come to its next epoch before the other
+    assert len(found) >= expected - (workers > 0)
 
 
 def test_two_ranks_share_the_shards(shards):

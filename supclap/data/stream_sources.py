@@ -1,5 +1,6 @@
 """Where the rows of a stream come from: a data set of the Hub, shards, or rows that are listed and not opened."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -57,8 +58,6 @@ def stream_corpus(args: "DataArguments", held_out: set) -> RowStream:
     Raises:
         DataError: The source cannot be opened, or the arguments ask for what a stream cannot give.
     """
-    import datasets
-
     chosen = args.train_splits or default_splits(args.corpus, args.data_dir)["train"]
     if len(chosen) > 1:
         raise DataError(f"{args.corpus}: name one split, not {', '.join(map(str, chosen))}.")
@@ -67,43 +66,53 @@ def stream_corpus(args: "DataArguments", held_out: set) -> RowStream:
     for name in args.exclude_leaks_of or ():
         held_out = held_out | leaked_recordings(name, args.leak_lists or args.data_dir)
     folder = Path(args.data_dir)
-    read, parts = (_hub if args.corpus == "hub" else _shards)(folder, split, options)
-    stream = datasets.IterableDataset.from_generator(
-        partial(_kept, read, held_out, bool(args.exclude_leaks_of)), gen_kwargs={"parts": parts}
-    )
+    stream = (_hub if args.corpus == "hub" else _shards)(folder, split, options)
+    stream = stream.filter(partial(_may_be_trained_on, held_out, bool(args.exclude_leaks_of)))
     name = folder.resolve().name if folder.is_dir() else folder.as_posix()
     return RowStream(stream, f"{name}, {split}", options.get("licence"))
 
 
-def _kept(read, held_out: set, leaks: bool, parts: list) -> Iterator[dict]:
-    for part in parts:
-        for row in read(part):
-            recording = row.get("recording")
-            if leaks and recording is None:
-                raise DataError(
-                    f"exclude_leaks_of: clip {row['id']!r} does not say what recording it was cut from, so leaks cannot "
-                    "be told. Give the rows a `recording`, or leave exclude_leaks_of out."
-                )
-            if recording is None or recording not in held_out:
-                yield row
+def _may_be_trained_on(held_out: set, leaks: bool, row: dict) -> bool:
+    recording = row.get("recording")
+    if leaks and recording is None:
+        raise DataError(
+            f"exclude_leaks_of: clip {row['id']!r} does not say what recording it was cut from, so leaks cannot be told. "
+            "Give the rows a `recording`, or leave exclude_leaks_of out."
+        )
+    return recording is None or recording not in held_out
 
 
-def _shards(folder: Path, split: str, options: dict) -> tuple[partial, list[str]]:
+def _shards(folder: Path, split: str, options: dict) -> "datasets.IterableDataset":
+    import datasets
+
     shards = [str(shard) for shard in find_shards(folder, split)]
-    return partial(rows_of_shard, language=options.get("language", "en"), licence=options.get("licence")), shards
+    common = {"language": options.get("language", "en"), "licence": options.get("licence")}
+    return datasets.IterableDataset.from_generator(_rows_of_shards, gen_kwargs={"shards": shards, **common})
 
 
-def _hub(folder: Path, split: str, options: dict) -> tuple[partial, list[int]]:
+def _rows_of_shards(shards: list[str], language: str, licence: str | None) -> Iterator[dict]:
+    for shard in shards:
+        yield from rows_of_shard(shard, language, licence)
+
+
+def _hub(folder: Path, split: str, options: dict) -> "datasets.IterableDataset":
     columns = {key: value for key, value in options.items() if key not in ("subset", "revision")}
     dataset = open_dataset(folder, split, options.get("subset"), options.get("revision"), streaming=True)
-    if not hasattr(dataset, "n_shards"):  # of the disk
+    if hasattr(dataset, "to_iterable_dataset"):  # of the disk
         dataset = dataset.to_iterable_dataset(num_shards=min(len(dataset), PARTS))
     name = folder.resolve().name if folder.is_dir() else folder.as_posix()
     mapping = ColumnMapping.named(dataset, name=name, split=split, **columns)
-    dataset = mapping.undecoded(dataset)
-    return partial(_rows_of_part, dataset, mapping), list(range(dataset.n_shards))
+    return mapping.undecoded(dataset).map(partial(_row_of_record, mapping), remove_columns=list(dataset.column_names))
 
 
-def _rows_of_part(dataset: "datasets.IterableDataset", mapping: ColumnMapping, part: int) -> Iterator[dict]:
-    for index, record in enumerate(dataset.shard(num_shards=dataset.n_shards, index=part)):
-        yield mapping.row(record, f"{part}-{index}")
+def _row_of_record(mapping: ColumnMapping, record: dict) -> dict:
+    # Each worker counts the records for itself, so that without an id a clip is known by what it holds.
+    return mapping.row(record, "" if mapping.id_column else _digest(record, mapping.audio_column))
+
+
+def _digest(record: dict, audio_column: str) -> str:
+    audio = record[audio_column]
+    sound = audio.get("bytes") if isinstance(audio, dict) else audio
+    digest = hashlib.blake2b(sound if isinstance(sound, bytes) else repr(audio).encode(), digest_size=8)
+    digest.update(repr([value for name, value in record.items() if name != audio_column]).encode())
+    return digest.hexdigest()
