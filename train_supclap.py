@@ -34,6 +34,7 @@ def main(argv: list[str] | None = None) -> dict:
 
     from supclap import recipe
     from supclap.callbacks import ShortProgressCallback, TrainingCurvesCallback
+    from supclap.data.audio_hashes import AUDIO_HASHES
     from supclap.data.manifest import build_manifest
     from supclap.data.sources import load_splits
     from supclap.guard import GuardRailsCallback
@@ -44,6 +45,8 @@ def main(argv: list[str] | None = None) -> dict:
 
     recipe.quiet_libraries()
     recipe.use_all_cores(training_args.dataloader_num_workers)
+    if data_args.streaming:
+        recipe.check_stream_arguments(training_args)
     splits = load_splits(data_args)
     output_dir = training_args.output_dir
     recipe.check_recipe(output_dir, model_args, data_args, training_args, write=False)
@@ -57,7 +60,8 @@ def main(argv: list[str] | None = None) -> dict:
     processor = recipe.build_processor(model_args)
     model = recipe.build_model(model_args)
     rate = processor.feature_extractor.sampling_rate
-    train_data = recipe.build_training_data(splits["train"], data_args, training_args.seed, rate)
+    place = (training_args.process_index, training_args.world_size)
+    train_data = recipe.build_training_data(splits["train"], data_args, training_args.seed, rate, *place)
     recipe.check_batch_size(train_data, training_args)
     collator = recipe.build_collator(processor, data_args, training_args.seed, training_args.positives)
     evaluation = {
@@ -68,13 +72,17 @@ def main(argv: list[str] | None = None) -> dict:
     last_checkpoint = get_last_checkpoint(training_args.output_dir)
     if last_checkpoint is None and recipe.has_random_audio_encoder(model_args):
         batches = data_args.input_statistics_batches
-        recipe.fit_input_statistics(model, train_data, collator, batches, training_args.train_batch_size)
+        # the same clips on every rank, also of a stream
+        clips = recipe.build_training_data(splits["train"], data_args, training_args.seed, rate)
+        recipe.fit_input_statistics(model, clips, collator, batches, training_args.train_batch_size)
 
     (Path(training_args.output_dir) / PREEMPTED_FILE).unlink(missing_ok=True)
     preemption, guard_rails = PreemptionCallback(), GuardRailsCallback(model.config.logit_scale_max)
     manifest = None
     if training_args.should_save:
-        manifest = build_manifest(splits, data_args.content_hashes and not dry_run)
+        manifest = build_manifest(
+            splits, data_args.content_hashes and not dry_run, Path(training_args.output_dir) / AUDIO_HASHES
+        )
     try:
         trainer = SupClapTrainer(
             model=model,
@@ -92,7 +100,10 @@ def main(argv: list[str] | None = None) -> dict:
         trainer.remove_callback(ProgressCallback)
         trainer.add_callback(ShortProgressCallback())
     if dry_run:
-        counts = {"train": len(train_data), **{split: len(data) for split, data in evaluation.items()}}
+        counts = {
+            "train": None if data_args.streaming else len(train_data),
+            **{split: len(data) for split, data in evaluation.items()},
+        }
         text = plan(trainer, counts)
         if trainer.is_world_process_zero():
             print(text)

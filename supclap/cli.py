@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The subcommand and its arguments; the process's own when omitted.
 
     Returns:
-        The exit status: 0, or 1 after an error that the message on stderr explains.
+        The exit status: 0, 1 after an error that the message on stderr explains, or what the subcommand gives.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(prog="supclap", description="Train, evaluate and use audio-text models.")

@@ -68,6 +68,12 @@ class DataArguments:
     language_weights: dict | None = field(
         default=None, metadata={"help": "Weight of each language in the draw of a caption; all alike if null."}
     )
+    streaming: bool = field(
+        default=False, metadata={"help": "Read the training clips as they are needed, without end; needs max_steps."}
+    )
+    shuffle_buffer: int = field(
+        default=1000, metadata={"help": "Clips of a stream that the order is drawn from, held in memory; 0 keeps it."}
+    )
     content_hashes: bool = field(
         default=True, metadata={"help": "Hash the audio for the manifest, which reads all of it once."}
     )

@@ -405,20 +405,24 @@ def _data(facts: Facts) -> str:
     rows = ["| split | clips | hours | licences | hash |", "| --- | ---: | ---: | --- | --- |"]
     for split, data in facts.run["data"].items():
         hours = "unknown" if data["hours"] is None else f"{data['hours']:.3g}"
-        licences = ", ".join(f"{name} ({count:,})" for name, count in data["licences"].items())
-        rows.append(f"| {split} | {data['n_clips']:,} | {hours} | {licences} | {data['revision']} |")
+        clips = "a stream" if data["n_clips"] is None else f"{data['n_clips']:,}"
+        revision = data["revision"] or data["streamed"]
+        rows.append(f"| {split} | {clips} | {hours} | {_counted(data['licences'])} | {revision} |")
     train = facts.run["data"]["train"]
-    sources = ", ".join(f"{name} ({count:,})" for name, count in train["sources"].items())
+    sources = _counted(train["sources"])
     authors = f"\n\nAuthors named by the training rows: {', '.join(train['authors'])}." if train["authors"] else ""
     mixture = ""
     if train.get("mixture"):
-        shares = ", ".join(f"{name} ({count:,})" for name, count in train["mixture"].items())
-        mixture = f"\n\nAn epoch of the mixture takes so many clips of each: {shares}."
+        mixture = f"\n\nAn epoch of the mixture takes so many clips of each: {_counted(train['mixture'])}."
     return (
         f"`{facts.data_name}`.\n\n"
         + "\n".join(rows)
         + f"{mixture}\n\nSources of the training clips: {sources}.{authors}"
     )
+
+
+def _counted(counts: dict[str, int | None]) -> str:
+    return ", ".join(name if count is None else f"{name} ({count:,})" for name, count in counts.items())
 
 
 def _compute(facts: Facts) -> str:

@@ -61,12 +61,12 @@ def _peak_memory(device: torch.device) -> tuple[float, str]:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9, "of the whole process"
 
 
-def plan(trainer: SupClapTrainer, counts: dict[str, int]) -> str:
+def plan(trainer: SupClapTrainer, counts: dict[str, int | None]) -> str:
     """Trains a few steps and describes the run.
 
     Args:
         trainer: A trainer that has not trained yet, whose `output_dir` may be thrown away.
-        counts: Rows or scenes of each split.
+        counts: Rows or scenes of each split; `None` of a stream.
     """
     table = parameter_table(trainer)
     trained, frozen = (sum(row[column] for row in table) for column in (1, 2))
@@ -79,11 +79,13 @@ def plan(trainer: SupClapTrainer, counts: dict[str, int]) -> str:
     peak, where = _peak_memory(args.device)
     lines = [
         "plan (dry run: nothing was written)",
-        "data         " + ", ".join(f"{n:,} {s}" for s, n in counts.items()),
+        "data         " + ", ".join(f"{'a stream of' if n is None else f'{n:,}'} {s}" for s, n in counts.items()),
     ]
+    drawn = state.max_steps * args.gradient_accumulation_steps * pairs
     lines += [
         f"steps        {state.max_steps:,} of {pairs} pairs ({args.train_batch_size} on each of {args.world_size} "
-        f"processes), {state.max_steps * args.gradient_accumulation_steps * pairs / counts['train']:.1f} epochs"
+        f"processes), "
+        + (f"{drawn:,} clips" if counts["train"] is None else f"{drawn / counts['train']:.1f} epochs")
         + (f", {args.gradient_accumulation_steps} batches a step" if args.gradient_accumulation_steps > 1 else "")
     ]
     lines += [

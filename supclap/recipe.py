@@ -1,6 +1,7 @@
 """From a recipe to a trained, evaluated and saved model: what `train_supclap.py` does, step by step."""
 
 import dataclasses
+import itertools
 import json
 import os
 import tempfile
@@ -17,6 +18,7 @@ from supclap.data.augment import SpectrogramAugment, WaveformAugment
 from supclap.data.captions import CaptionedClips
 from supclap.data.collator import ContrastiveCollator
 from supclap.data.mixing import SceneMixer
+from supclap.data.streaming import RowStream, StreamedClips
 from supclap.layer_rates import encoder_layers
 from supclap.training_args import SupClapTrainingArguments
 
@@ -162,8 +164,29 @@ def has_random_audio_encoder(args: ModelArguments) -> bool:
     return args.model is None and args.audio_model in CED_SIZES
 
 
-def build_training_data(rows: list[dict], args: DataArguments, seed: int, sampling_rate: int) -> CaptionedClips:
+def build_training_data(
+    rows: Sequence[dict] | RowStream,
+    args: DataArguments,
+    seed: int,
+    sampling_rate: int,
+    rank: int = 0,
+    world_size: int = 1,
+) -> CaptionedClips | StreamedClips:
+    """Samples of the rows; of a stream those of one rank."""
     augment = WaveformAugment(**args.waveform_augment) if args.waveform_augment else None
+    if isinstance(rows, RowStream):
+        return StreamedClips(
+            rows.rows,
+            rank,
+            world_size,
+            args.shuffle_buffer,
+            args.skip_bad,
+            sampling_rate=sampling_rate,
+            max_duration=args.max_duration,
+            augment=augment,
+            seed=seed,
+            language_weights=args.language_weights,
+        )
     if args.scenes is not None:
         # recordings are augmented one by one, before they are mixed
         rows = SceneMixer(rows, augment=augment, seed=seed, sampling_rate=sampling_rate, **args.scenes)
@@ -184,26 +207,45 @@ def build_collator(
 
 
 def fit_input_statistics(
-    model: SupClapModel, data: CaptionedClips, collator: ContrastiveCollator, batches: int, batch_size: int
+    model: SupClapModel,
+    data: CaptionedClips | StreamedClips,
+    collator: ContrastiveCollator,
+    batches: int,
+    batch_size: int,
 ) -> None:
     """Sets the input normalisation of a random audio encoder to the statistics of training batches."""
     total = square = 0.0
     count = 0
-    for batch in range(batches):
-        indices = [(batch * batch_size + i) % len(data) for i in range(batch_size)]
-        inputs = collator([data[index] for index in indices])
+    samples = (
+        iter(data) if isinstance(data, StreamedClips) else (data[index % len(data)] for index in itertools.count())
+    )
+    for _ in range(batches):
+        inputs = collator(list(itertools.islice(samples, batch_size)))
         frames = inputs["input_features"][inputs["input_features_mask"].bool()].double()
         total, square, count = total + frames.sum(0), square + frames.square().sum(0), count + len(frames)
     mean = total / count
     model.audio_model.set_input_statistics(mean, square / count - mean.square())
 
 
-def check_batch_size(data: CaptionedClips, args: SupClapTrainingArguments) -> None:
+def check_stream_arguments(args: SupClapTrainingArguments) -> None:
+    """Raises a [`RecipeError`] for arguments of training that count the clips, which a stream does not tell."""
+    if args.max_steps <= 0:
+        raise RecipeError("streaming reads without end, so epochs do not count the steps: set max_steps.")
+    for name in ("eval_strategy", "save_strategy", "logging_strategy"):
+        if str(getattr(args, name).value) == "epoch":
+            raise RecipeError(f"{name}: epoch never comes in streaming, which reads without end: set it to steps.")
+    if args.train_sampling_strategy == "group_by_length":
+        raise RecipeError(
+            "train_sampling_strategy group_by_length needs to know all lengths: leave it out in streaming."
+        )
+
+
+def check_batch_size(data: CaptionedClips | StreamedClips, args: SupClapTrainingArguments) -> None:
     """Raises a [`RecipeError`] when the clips do not fill one batch, which would train nothing."""
     pairs = args.train_batch_size * args.world_size
     if pairs < 2:
         raise RecipeError(f"per_device_train_batch_size {args.per_device_train_batch_size}: a pair needs negatives.")
-    if len(data) < pairs:
+    if not isinstance(data, StreamedClips) and len(data) < pairs:
         raise RecipeError(
             f"{len(data)} clips do not fill one step of {pairs} pairs: set per_device_train_batch_size to at most "
             f"{len(data) // args.world_size}."

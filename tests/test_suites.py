@@ -22,7 +22,7 @@ from supclap.evaluation.encoders import ClapEncoder, fingerprint_folder, load_en
 from supclap.evaluation.evaluate_command import recorded_choice
 from supclap.evaluation.queries import load_queries
 from supclap.evaluation.runner import evaluate_suite
-from supclap.evaluation.suite import Suite, SuiteError, Task, built_in_suites, load_rows, load_suite
+from supclap.evaluation.suite import PUBLISHED, Suite, SuiteError, Task, built_in_suites, load_rows, load_suite
 from supclap.evaluation.tables import CHOSEN_ON, csv_table, markdown_table, model_index, text_table, write_tables
 from supclap.guard import NONFINITE_BATCHES
 from supclap.preemption import PREEMPTED_FILE
@@ -494,7 +494,13 @@ def test_the_files_of_a_summary_can_be_read_back(tmp_path):
     from huggingface_hub import ModelCard
 
     files = write_tables([summary_of(tmp_path)], tmp_path / "tables")
-    assert {file.name for file in files} == {"results.md", "results.csv", "results.png", "model-index.yaml"}
+    assert {file.name for file in files} == {
+        "results.md",
+        "results.csv",
+        "results.png",
+        "models.md",
+        "model-index.yaml",
+    }
     card = ModelCard(f"---\n{(tmp_path / 'tables' / 'model-index.yaml').read_text()}---\n")
     (result,) = card.data.eval_results
     assert (result.metric_type, result.metric_value) == ("accuracy", 75.0)
@@ -538,6 +544,63 @@ def test_the_command_scores_what_is_there_and_says_what_is_not(checkpoint, own, 
     printed = capsys.readouterr()
     assert f"gone: not run: data not found at {own.parent / 'clotho'}" in printed.err
     assert CHOSEN_ON["test"] in printed.out
+
+
+def test_what_has_no_data_is_listed_in_a_note_at_the_end(checkpoint, own, tmp_path, capsys):
+    assert main(["evaluate", str(checkpoint), "--suite", str(own), "--output-dir", str(tmp_path / "out")]) == 0
+    *_, note, line = capsys.readouterr().err.splitlines()
+    assert note == "note: tasks without their data were left out."
+    assert line == (f"gone: not run: data not found at {own.parent / 'clotho'}. To get: clotho: {PUBLISHED['clotho']}")
+
+
+def test_a_suite_without_any_data_ends_with_one_message_and_status_2(checkpoint, tmp_path, capsys):
+    data = tmp_path / "nowhere"
+    arguments = ["--suite", "zeroshot", "--data-dir", str(data), "--output-dir", str(tmp_path / "out")]
+    assert main(["evaluate", str(checkpoint), str(checkpoint), *arguments]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("not run") == 5
+    error, *lines = printed.err[printed.err.index("error:") :].splitlines()
+    assert error == "error: nothing was scored: no task of the suite zeroshot has its data."
+    names = ["esc50", "urbansound8k", "vggsound", "fsd50k", "audioset"]
+    assert lines == [
+        f"{name}: not run: data not found at {data / name}. To get: {name}: {PUBLISHED[name]}" for name in names
+    ]
+
+
+def test_the_bar_of_each_task_reaches_its_end_also_where_all_is_known(checkpoint, own, tmp_path, capsys):
+    arguments = ["evaluate", str(checkpoint), "--suite", str(own), "--output-dir", str(tmp_path / "out")]
+    for _ in range(2):
+        assert main(arguments) == 0
+        bars = re.findall(r"(\w+): 100%\|[^|]*\| 3/3 ", capsys.readouterr().err)
+        assert list(dict.fromkeys(bars)) == ["find", "tell"]
+
+
+def test_models_of_any_kind_are_rows_of_one_table(checkpoint, laion, own, tmp_path, monkeypatch, capsys):
+    (tmp_path / "an_adapter.py").write_text(
+        "import torch\n"
+        "class Model:\n"
+        "    name, fingerprint, record = 'adapted', 'y', {}\n"
+        "    def __init__(self, weights): assert weights == 'weights.pt'\n"
+        "    def embed_audio(self, audios, batch_size): return torch.eye(4)[: len(audios)]\n"
+        "    def embed_texts(self, texts, languages, batch_size): return torch.eye(4)[: len(texts)]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    models = [str(checkpoint), str(laion), "an_adapter:Model=weights.pt"]
+    arguments = ["--suite", str(own), "--output-dir", str(tmp_path / "out"), "--format", "models"]
+    assert main(["evaluate", *models, *arguments]) == 0
+    table = capsys.readouterr().out
+    assert (tmp_path / "out" / "comparison-own" / "models.md").read_text() == table.rstrip("\n") + "\n"
+    header, _, *rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
+    assert header[2:] == [
+        *(f"find, {way} R@{k} (3 clips, 3 captions)" for way in ("text to audio", "audio to text") for k in (1, 10)),
+        "tell, accuracy (3 clips, 2 classes)",
+    ]
+    assert [row[0] for row in rows] == [str(checkpoint), str(laion), "adapted"]
+    # of the identity: each caption finds its clip
+    assert rows[2][2].startswith("100.00 [")
+    for row in rows[:2]:
+        assert all(re.fullmatch(r"\d+\.\d\d \[\d+\.\d\d, \d+\.\d\d\]", cell) for cell in row[2:])
 
 
 def test_the_choice_of_a_hub_checkpoint_is_read_from_its_download(tmp_path, monkeypatch):

@@ -9,47 +9,78 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from .audio_hashes import AudioHashes
 from .captions import caption_languages
-from .inspection import content_hash, map_rows
+from .inspection import map_rows
 from .mixture import CorpusMixture
 from .rows import removed_of, without_audio
+from .streaming import RowStream
 
 
 MANIFEST = "data_manifest.json"
 FORMAT = "supclap-data-manifest"
+NOT_HASHED = "the audio was not hashed"
 
 
-def build_manifest(splits: Mapping[str, Sequence[dict]], content_hashes: bool = True) -> dict:
+def build_manifest(
+    splits: Mapping[str, Sequence[dict] | RowStream],
+    content_hashes: bool = True,
+    known_hashes: str | Path | None = None,
+) -> dict:
     """The manifest of splits of rows.
 
     Args:
-        splits: Rows of each split, or a mixture of corpora, whose clips are listed once each.
+        splits: Rows of each split, or a mixture of corpora, whose clips are listed once each. A stream is not read:
+            where its rows are not listed, neither they nor their number are known.
         content_hashes: Whether to hash the audio, which reads all of it once.
+        known_hashes: File that keeps the hashes; audio that has not changed since is not read again.
 
     Returns:
         For each split: `n_clips`, `n_captions`, `hours` (`None` unless every row has a `duration`), `sources`,
         `licences` and `languages` with their counts, `authors`, `revision` (a hash of ids and captions), `removed`
-        (`id`, `reason`), for a mixture `mixture` (rows of an epoch by corpus), and `clips`, a list of `[id, hash]`.
+        (`id`, `reason`), for a mixture `mixture` (rows of an epoch by corpus), and `clips`, a list of `[id, hash]`. Of
+        a stream also `streamed`, which says that its audio was not hashed; what is not known of it is `None`.
     """
+    with AudioHashes(known_hashes if content_hashes else None) as hashes:
+        described = {
+            name: _describe_stream(rows)
+            if isinstance(rows, RowStream)
+            else _describe(rows, hashes if content_hashes else None)
+            for name, rows in splits.items()
+        }
     return {
         "format": FORMAT,
         "version": 1,
         "hash": "BLAKE2b-128 of the file" if content_hashes else None,
-        "splits": {name: _describe(name, rows, content_hashes) for name, rows in splits.items()},
+        "splits": described,
     }
 
 
-def _describe(name: str, rows: Sequence[dict], content_hashes: bool) -> dict:
+def _describe_stream(stream: RowStream) -> dict:
+    if stream.listed is not None:
+        return _describe(stream.listed, None) | {"streamed": NOT_HASHED}
+    unknown = ("n_clips", "n_captions", "hours", "revision")
+    return {
+        **dict.fromkeys(unknown),
+        "n_removed": 0,
+        "authors": [],
+        "sources": {stream.name: None},
+        "licences": {stream.licence or "not stated": None},
+        "languages": {},
+        "streamed": NOT_HASHED,
+        "removed": [],
+        "clips": [],
+    }
+
+
+def _describe(rows: Sequence[dict], hashes: AudioHashes | None) -> dict:
     parts = list(rows.parts.values()) if isinstance(rows, CorpusMixture) else [rows]
     counts: dict[str, Counter] = {key: Counter() for key in ("sources", "licences", "languages")}
     clips, n_captions, durations, authors = [], 0, [], set()
     revision = hashlib.sha256()
 
     def look(part: Sequence[dict], index: int) -> tuple[dict, str | None]:
-        if not content_hashes:
-            return without_audio(part, index), None
-        row = part[index]
-        return row, content_hash(row["audio"])
+        return without_audio(part, index), None if hashes is None else hashes.of(part, index)
 
     for part in parts:
         for row, digest in map_rows(partial(look, part), range(len(part))):

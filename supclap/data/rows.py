@@ -1,7 +1,7 @@
 """Collections of rows: in a list or made when asked for, with a note of what was left out."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 
 class Rows(list):
@@ -27,6 +27,10 @@ class LazyRows(Sequence):
     @abstractmethod
     def select(self, indices: Sequence[int], removed: Iterable[dict]) -> "LazyRows":
         """Those of the rows, with a new note of what was left out."""
+
+    def audio_place(self, index: int) -> tuple[tuple[str, ...], Hashable] | None:
+        """The files that the audio of a row lies in, and where in them; `None` where that is not known."""
+        return None
 
 
 def without_audio(rows: Sequence[dict], index: int) -> dict:

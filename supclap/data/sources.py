@@ -12,6 +12,8 @@ from .inspection import drop_undecodable
 from .leaks import exclude_leaks
 from .mixture import CorpusMixture
 from .rows import Rows, removed_of, select, without_audio
+from .stream_sources import UNLISTED, check_stream, stream_corpus, stream_listed
+from .streaming import RowStream
 from .tables import clip_id, columns_of, read_table, table_rows
 
 
@@ -58,12 +60,15 @@ def to_rows(table: list[dict], folder: Path, args: "DataArguments", name: str) -
     return accept_rows(complete(), name, str(folder), args.skip_bad)
 
 
-def load_splits(args: "DataArguments") -> dict[str, Sequence[dict]]:
+def load_splits(args: "DataArguments") -> dict[str, Sequence[dict] | RowStream]:
     """The rows of `train`, `validation` and `test`, as far as the arguments name them.
 
     Training rows of a recording that also occurs in validation or test are dropped and counted, and so are those on
-    the leak lists of `exclude_leaks_of`. Audio that cannot be opened is an error, or with `skip_bad` left out.
+    the leak lists of `exclude_leaks_of`. Audio that cannot be opened is an error, or with `skip_bad` left out. With
+    `streaming`, `train` is a [`RowStream`], whose audio is not opened before it is trained on.
     """
+    if args.streaming:
+        check_stream(args)
     splits = _corpus_splits(args) if args.corpus is not None else _table_splits(args)
     held_out = {
         recording
@@ -71,13 +76,21 @@ def load_splits(args: "DataArguments") -> dict[str, Sequence[dict]]:
         for index in range(len(splits.get(split, ())))
         if (recording := without_audio(splits[split], index).get("recording")) not in (None, "")
     }
-    parts = {"train": splits["train"]} if args.corpora is None else _parts(args)
+    if "train" in splits or args.corpora is not None:
+        parts = {"train": splits["train"]} if args.corpora is None else _parts(args)
+    else:
+        parts = {"train": stream_corpus(args, held_out)}
     for name, rows in parts.items():
+        if isinstance(rows, RowStream):
+            continue
         rows = _without(rows, held_out)
         if args.exclude_leaks_of:
             folder = args.leak_lists or args.data_dir
             rows = exclude_leaks(rows, args.exclude_leaks_of, folder, name)
-        parts[name] = drop_undecodable(rows, name, args.skip_bad)
+        if args.streaming:
+            parts[name] = stream_listed(rows, Path(args.data_dir).resolve().name)
+        else:
+            parts[name] = drop_undecodable(rows, name, args.skip_bad)
     for split in EVALUATED:
         if split in splits:
             splits[split] = drop_undecodable(splits[split], split, args.skip_bad)
@@ -145,12 +158,13 @@ def _corpus_splits(args: "DataArguments") -> dict[str, Sequence[dict]]:
         raise DataError(f"data_dir is not set: name the folder of {args.corpus}.")
     names = default_splits(args.corpus, args.data_dir)
     splits = {}
+    later = args.corpora is not None or (args.streaming and args.corpus in UNLISTED)
     for split in ("train", *EVALUATED):
         chosen = getattr(args, f"{split}_splits") or names.get(split)
-        if chosen and not (split == "train" and args.corpora is not None):
+        if chosen and not (split == "train" and later):
             options = args.corpus_options or {}
             splits[split] = load_corpus(args.corpus, args.data_dir, chosen, args.skip_bad, **options)
-    if "train" not in splits and args.corpora is None:
+    if "train" not in splits and not later:
         raise DataError(f"train_splits is not set: name the splits of {args.corpus} to train on, e.g. [1, 2, 3].")
     return splits
 

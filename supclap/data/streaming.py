@@ -1,16 +1,38 @@
 """Training samples from a stream of rows, for corpora that do not fit the disk."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
 from torch.utils.data import IterableDataset, get_worker_info
+from transformers.utils import logging
 
 from .captions import CaptionedClips
 
 
 if TYPE_CHECKING:
     import datasets
+
+
+logger = logging.get_logger(__name__)
+
+
+@dataclass
+class RowStream:
+    """Training rows that are read when it is their turn.
+
+    Args:
+        rows: A `datasets.IterableDataset` of rows.
+        name: What the manifest calls their source.
+        licence: Licence of all rows, where it is known.
+        listed: The rows themselves, where their list was at hand and only the audio is read later.
+    """
+
+    rows: "datasets.IterableDataset"
+    name: str
+    licence: str | None = None
+    listed: Sequence[dict] | None = None
 
 
 class StreamedClips(IterableDataset):
@@ -24,6 +46,7 @@ class StreamedClips(IterableDataset):
         rows: Rows in the row format, `audio` as a path or bytes.
         rank, world_size: This process and their number.
         shuffle_buffer: Rows that the order is drawn from; rows keep their order when 0.
+        skip_bad: Whether rows without usable audio or captions are left out, with a warning, rather than an error.
         options: Arguments of [`CaptionedClips`] but for its rows.
     """
 
@@ -33,6 +56,7 @@ class StreamedClips(IterableDataset):
         rank: int = 0,
         world_size: int = 1,
         shuffle_buffer: int = 1000,
+        skip_bad: bool = False,
         **options,
     ):
         from datasets.distributed import split_dataset_by_node
@@ -40,6 +64,7 @@ class StreamedClips(IterableDataset):
         self.seed = options.get("seed", 0)
         rows = rows.shuffle(self.seed, buffer_size=shuffle_buffer) if shuffle_buffer else rows
         self.rows = split_dataset_by_node(rows, rank, world_size)
+        self.skip_bad = skip_bad
         self._options = options
 
     def __iter__(self) -> Iterator[dict]:
@@ -47,10 +72,17 @@ class StreamedClips(IterableDataset):
             self.rows.set_epoch(epoch)
             empty = True
             for row in self.rows:
-                empty = False
                 clip = CaptionedClips([row], **self._options)
                 clip.set_epoch(epoch)
-                yield clip[0]
+                try:
+                    sample = clip[0]
+                except (ValueError, OSError) as error:
+                    if not self.skip_bad:
+                        raise
+                    logger.warning(f"left out of the stream: {error}")
+                    continue
+                empty = False
+                yield sample
             if empty and (worker := get_worker_info()) is not None and worker.num_workers > 1:
                 return  # a stream of few shards has nothing for some of the workers
             if empty:

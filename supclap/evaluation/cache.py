@@ -158,4 +158,6 @@ class CachedEncoder:
             self.cache.put(new)
             vectors |= new
             self.computed += len(new)
+        if progress:
+            progress(len(hashes), len(hashes))
         return torch.from_numpy(np.stack([vectors[key] for key in keys]))

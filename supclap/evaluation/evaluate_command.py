@@ -3,23 +3,30 @@
 import argparse
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from supclap.evaluation.suite import BUILT_IN, built_in_suites, load_suite
 
 
+if TYPE_CHECKING:
+    from supclap.evaluation.encoders import DualEncoder
+
 OUTPUT = Path("outputs/evaluation")
 CACHE = "embeddings.sqlite"
+NO_DATA = 2  # exit status where no task has its data
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("checkpoints", nargs="+", metavar="CHECKPOINT", help="folder or Hub id; several give one table")
+    about = "folder or Hub id, or MODULE:FACTORY=WHAT for an adapter called with WHAT; several give one table"
+    add("checkpoints", nargs="+", metavar="CHECKPOINT", help=about)
     add("--suite", default="paper", help=f"{', '.join(built_in_suites())}, or a YAML file of yours")
     add("--data-dir", type=Path, help="where the data folders of the tasks lie (data; of your own suite its folder)")
     add("--output-dir", type=Path, default=OUTPUT, help=f"where results go, in folders by model and suite ({OUTPUT})")
     add("--cache", type=Path, help=f"file of embeddings computed before (OUTPUT_DIR/{CACHE})")
-    add("--encoder", metavar="MODULE:FACTORY", help="adapter of another kind of model, called with CHECKPOINT")
+    add("--encoder", metavar="MODULE:FACTORY", help="adapter of all checkpoints, called with each")
     add("--batch-size", type=int, default=32, help="clips a forward pass (32)")
     add("--device", help="cpu, cuda, ...; an accelerator where there is one")
     add(
@@ -29,14 +36,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--require-all", action="store_true", help="exit with status 1 when the data of a task are missing")
     add("--skip-bad", action="store_true", help="leave out clips without usable audio; counted in the results")
-    add("--format", choices=("text", "markdown", "csv", "json"), default="text", help="form of the table on stdout")
+    forms = ("text", "markdown", "models", "csv", "json")
+    add(
+        "--format",
+        choices=forms,
+        default="text",
+        help="form of the table on stdout; models: Markdown, one row a model",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     from supclap.evaluation import tables
     from supclap.evaluation.cache import CachedEncoder, EmbeddingCache
-    from supclap.evaluation.encoders import load_custom_encoder, load_encoder
-    from supclap.evaluation.runner import DONE, FAILED, evaluate_suite
+    from supclap.evaluation.runner import DONE, FAILED, NOT_RUN, evaluate_suite
 
     if arguments.batch_size < 1:
         raise ValueError(f"--batch-size must be at least 1, got {arguments.batch_size}.")
@@ -50,10 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     summaries, files = [], []
     for checkpoint in arguments.checkpoints:
         report(f"{checkpoint}, suite {suite.name}")
-        if arguments.encoder:
-            encoder = load_custom_encoder(arguments.encoder, checkpoint)
-        else:
-            encoder = load_encoder(checkpoint, arguments.device)
+        encoder = open_encoder(checkpoint, arguments.encoder, arguments.device)
         chosen_on = recorded_choice(checkpoint) or arguments.chosen_on
         folder = arguments.output_dir / folder_name(checkpoint) / suite.name
         summary = evaluate_suite(
@@ -64,7 +73,11 @@ def run(arguments: argparse.Namespace) -> int:
             chosen_on,
             skip_bad=arguments.skip_bad,
             report=report,
+            progress=True,
         )
+        if not summaries and all(entry["status"] == NOT_RUN for entry in summary["results"]):
+            report(f"error: nothing was scored: no task of the suite {suite.name} has its data.\n{missing([summary])}")
+            return NO_DATA
         files += tables.write_tables([summary], folder)
         summaries.append(summary)
         del encoder  # the next one may need its memory
@@ -73,19 +86,40 @@ def run(arguments: argparse.Namespace) -> int:
     forms = {
         "text": tables.text_table,
         "markdown": tables.markdown_table,
+        "models": tables.models_table,
         "csv": tables.csv_table,
         "json": lambda results: json.dumps(results, indent=1, ensure_ascii=False),
     }
     print(forms[arguments.format](summaries))
     report("\n".join(f"written  {file}" for file in files))
-    states = [entry["status"] for summary in summaries for entry in summary["results"]]
-    incomplete = FAILED in states or DONE not in states or (arguments.require_all and set(states) != {DONE})
-    return int(incomplete)
+    if not_run := missing(summaries):
+        report(f"note: tasks without their data were left out.\n{not_run}")
+    states = {entry["status"] for summary in summaries for entry in summary["results"]}
+    return int(FAILED in states or (arguments.require_all and states != {DONE}))
+
+
+def missing(summaries: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each task that was not run: where its data were looked for, and where to get them."""
+    from supclap.evaluation.runner import NOT_RUN
+
+    entries = [entry for summary in summaries for entry in summary["results"] if entry["status"] == NOT_RUN]
+    lines = [f"{entry['task']}: {NOT_RUN}: {entry['reason']}. To get: {entry['get']}" for entry in entries]
+    return "\n".join(dict.fromkeys(lines))
+
+
+def open_encoder(checkpoint: str, factory: str | None, device: str | None) -> "DualEncoder":
+    """A checkpoint as the command names it: for an adapter as `module:factory=what`, or with `--encoder`."""
+    from supclap.evaluation.encoders import load_custom_encoder, load_encoder
+
+    adapter, _, name = checkpoint.partition("=")
+    if ":" in adapter and name:
+        return load_custom_encoder(adapter, name)
+    return load_custom_encoder(factory, checkpoint) if factory else load_encoder(checkpoint, device)
 
 
 def folder_name(checkpoint: str) -> str:
     """`outputs/run` as `outputs--run`: one folder name for each checkpoint."""
-    return "--".join(part for part in Path(checkpoint).parts if part not in ("/", ".", ".."))
+    return "--".join(part for part in Path(checkpoint.replace(":", ".")).parts if part not in ("/", ".", ".."))
 
 
 def recorded_choice(checkpoint: str) -> str | None:

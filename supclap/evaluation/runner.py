@@ -4,11 +4,13 @@ import csv
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from supclap.data.captions import caption_languages, check_row
 from supclap.data.languages import nllb_code
@@ -18,7 +20,7 @@ from supclap.evaluation.inputs import Column, name_some
 from supclap.evaluation.intervals import bootstrap_mean_average_precision, metrics_with_intervals, value_with_interval
 from supclap.evaluation.queries import Queries
 from supclap.evaluation.retrieval import PROTOCOLS, metrics_from_ranks, retrieval_ranks
-from supclap.evaluation.suite import DataNotFound, Suite, Task, load_rows
+from supclap.evaluation.suite import DataNotFound, Suite, Task, how_to_get, load_rows
 from supclap.evaluation.zero_shot import (
     average_prompts,
     label_prompts,
@@ -44,6 +46,7 @@ def evaluate_suite(
     load_corpus: Callable[..., Sequence[dict]] | None = None,
     skip_bad: bool = False,
     report: Callable[[str], None] = print,
+    progress: bool = False,
 ) -> dict[str, Any]:
     """Runs every task of a suite whose data are there. Stopped and started again, it goes on where it was.
 
@@ -56,12 +59,13 @@ def evaluate_suite(
         chosen_on: How the checkpoint was chosen: `validation`, `test` or `last`; `None` when that is not known.
         load_corpus: See [`load_rows`].
         skip_bad: The same; how many rows were left out is said in the record of the score.
-        report: Called with a line about each task.
+        report: Called with a line about each task that runs or fails.
+        progress: Whether to show a bar of the clips of each task on stderr.
 
     Returns:
         What `results.json` holds: `checkpoint`, `fingerprint`, `suite`, `chosen_on`, `encoder` and `results`, one
         entry a task, and language of it, with `status` `done`, `not run` (the data are not there) or `failed`; the
-        last two have a `reason`.
+        last two have a `reason`, and what was not run says how to `get` its data.
     """
     output_dir, root = Path(output_dir), Path(root)
     output_dir.mkdir(parents=True, exist_ok=True)
@@ -78,13 +82,13 @@ def evaluate_suite(
     for task in suite.tasks:
         head = {"task": task.name, "kind": task.kind, "language": None}
         try:
-            entries = _run_task(task, encoder, output_dir, root, load_corpus, skip_bad, report)
+            entries = _run_task(task, encoder, output_dir, root, load_corpus, skip_bad, report, progress)
         except DataNotFound as error:
-            entries = [{**head, "status": NOT_RUN, "reason": str(error)}]
+            entries = [{**head, "status": NOT_RUN, "reason": str(error), "get": how_to_get(task)}]
         except (ValueError, OSError, ImportError) as error:
             entries = [{**head, "status": FAILED, "reason": f"{type(error).__name__}: {error}"}]
         for entry in entries:
-            if entry["status"] != DONE:
+            if entry["status"] == FAILED:
                 report(f"{task.name}: {entry['status']}: {entry['reason']}")
         summary["results"] += entries
         write_json(output_dir / RESULTS, summary)
@@ -106,11 +110,15 @@ def write_json(path: Path, content: Any) -> None:
     os.replace(part, path)
 
 
-def _run_task(task, encoder, output_dir, root, load_corpus, skip_bad, report) -> list[dict]:
+def _run_task(task, encoder, output_dir, root, load_corpus, skip_bad, report, progress) -> list[dict]:
+    bar = partial(tqdm, desc=task.name, disable=not progress)
     if task.kind == "mteb":
         from supclap.evaluation.mteb import run_mteb_task
 
-        return [run_mteb_task(task, encoder)]
+        with bar(total=1, unit="task") as shown:
+            entry = run_mteb_task(task, encoder)
+            shown.update()
+        return [entry]
     rows = load_rows(task, root, load_corpus, skip_bad)
     audio = Column(rows, "audio")
     removed = [row["id"] for row in getattr(rows, "removed", ())]
@@ -118,12 +126,10 @@ def _run_task(task, encoder, output_dir, root, load_corpus, skip_bad, report) ->
     ids = clip_ids(rows)
     report(f"{task.name}: {len(ids)} clips")
 
-    def progress(done: int, total: int) -> None:
-        report(f"{task.name}: {done} of {total} clips embedded")
-
     # what is wrong with captions or labels is said before hours of embedding
     side = _captions(rows) if task.kind == "retrieval" else _classes(task, rows)
-    embeds, contents = encoder.embed_audio(audio, ids, progress)
+    with bar(total=len(ids), unit="clip") as shown:
+        embeds, contents = encoder.embed_audio(audio, ids, lambda done, _: shown.update(done - shown.n))
     if task.kind == "retrieval":
         entries = _retrieval(task, encoder, side, ids, embeds.numpy(), contents, output_dir)
     else:

@@ -31,7 +31,31 @@ class SuiteError(ValueError):
 
 
 class DataNotFound(FileNotFoundError):
-    """The data of a task are not on this machine."""
+    """The data of a task are not on this machine; the message says where they were looked for."""
+
+
+# where their authors publish the corpora
+PUBLISHED = {
+    "audiocaps": "https://github.com/cdjkim/audiocaps (captions; the clips are cut from YouTube)",
+    "audioset": "https://research.google.com/audioset/download.html (lists; the clips are cut from YouTube)",
+    "clotho": "https://zenodo.org/records/4783391",
+    "esc10": "https://github.com/karolpiczak/ESC-50",
+    "esc50": "https://github.com/karolpiczak/ESC-50",
+    "fsd50k": "https://zenodo.org/records/4060432",
+    "macs": "https://zenodo.org/records/5114771",
+    "urbansound8k": "https://urbansounddataset.weebly.com/urbansound8k.html",
+    "vggsound": "https://www.robots.ox.ac.uk/~vgg/data/vggsound/ (lists; the clips are cut from YouTube)",
+    "wavcaps": "https://huggingface.co/datasets/cvssp/WavCaps",
+}
+
+
+def how_to_get(task: "Task") -> str:
+    """What to download for a task whose data are missing, in a few words."""
+    if task.kind == "mteb":
+        return "mteb downloads it where the Hub can be reached"
+    if task.corpus in PUBLISHED:
+        return f"{task.corpus}: {PUBLISHED[task.corpus]}"
+    return f"your {task.corpus or 'table'} {task.table or ''}".rstrip()
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,13 @@ CHOSEN_ON = {
     None: "how the checkpoint was chosen is not recorded",
 }
 NOTE = "Intervals: 95 % bootstrap over clips. Ties count as errors. audio to text: recall by the best of a clip's captions."
+# What the table of models shows of a retrieval.
+COMPARED = {
+    "text_to_audio/recall@1": "text to audio R@1",
+    "text_to_audio/recall@10": "text to audio R@10",
+    "audio_to_text/recall@1": "audio to text R@1",
+    "audio_to_text/recall@10": "audio to text R@10",
+}
 # Class names are drawn beside a confusion picture up to so many.
 _MOST_NAMES = 60
 _KINDS = {
@@ -123,8 +130,38 @@ def markdown_table(summaries: Sequence[Mapping[str, Any]]) -> str:
     """The table in Markdown."""
     header, rows = _grid(summaries)
     lines = [header, ["---"] * 3 + ["---:"] * (len(header) - 3), *rows]
-    table = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
-    return "\n".join([*(f"{head}  " for head in _heads(summaries)), NOTE, "", *table]) + "\n"
+    return "\n".join([*(f"{head}  " for head in _heads(summaries)), NOTE, "", *map(_markdown_line, lines)]) + "\n"
+
+
+def models_table(summaries: Sequence[Mapping[str, Any]]) -> str:
+    """The comparison in Markdown: one row a model, and of each task the metrics that papers compare, with intervals."""
+    columns: dict[tuple[str, str], set[str]] = {}
+    cells: list[dict[tuple[str, str], str]] = []
+    for summary in summaries:
+        own = {}
+        for entry in summary["results"]:
+            for metric, value in entry.get("metrics", {}).items():
+                if entry["kind"] == "retrieval" and metric not in COMPARED:
+                    continue
+                key = (task_title(entry), metric)
+                columns.setdefault(key, set()).add(size_text(entry))
+                own[key] = f"{_number(metric, value['value'])} {format_interval(value)}".rstrip()
+        cells.append(own)
+    header = ["model", "checkpoint"]
+    header += [
+        f"{task}, {COMPARED.get(metric, metric)} ({' / '.join(sorted(sizes))})" if any(sizes) else f"{task}, {metric}"
+        for (task, metric), sizes in columns.items()
+    ]
+    rows = [
+        [summary["checkpoint"], CHOSEN_ON[summary["chosen_on"]], *(own.get(key, "not run") for key in columns)]
+        for summary, own in zip(summaries, cells, strict=True)
+    ]
+    lines = [header, ["---"] * 2 + ["---:"] * len(columns), *rows]
+    return "\n".join([f"Suite {summaries[0]['suite']}, in %. {NOTE}", "", *map(_markdown_line, lines)]) + "\n"
+
+
+def _markdown_line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def csv_table(summaries: Sequence[Mapping[str, Any]]) -> str:
@@ -142,7 +179,7 @@ def csv_table(summaries: Sequence[Mapping[str, Any]]) -> str:
 
 
 def write_tables(summaries: Sequence[Mapping[str, Any]], folder: str | Path) -> list[Path]:
-    """Writes `results.md`, `results.csv`, `results.png` and, of a single model, `model-index.yaml`.
+    """Writes `results.md`, `results.csv`, `results.png`, `models.md` and, of a single model, `model-index.yaml`.
 
     Returns:
         The files.
@@ -150,6 +187,7 @@ def write_tables(summaries: Sequence[Mapping[str, Any]], folder: str | Path) -> 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     texts = {"results.md": markdown_table(summaries), "results.csv": csv_table(summaries)}
+    texts["models.md"] = models_table(summaries)
     done = any(entry["status"] == "done" for summary in summaries for entry in summary["results"])
     if len(summaries) == 1 and done:
         texts["model-index.yaml"] = model_index_yaml(summaries[0])

@@ -79,11 +79,28 @@ class DatasetRows(LazyRows):
             add_captions(first, other)
         return first
 
+    def audio_place(self, index: int) -> tuple[tuple[str, ...], tuple[str, int]] | None:
+        files = tuple(file["filename"] for file in self.dataset.cache_files)
+        return (files, (self.mapping.audio_column, self._groups[index][0])) if files else None
+
     def select(self, indices: Sequence[int], removed: Iterable[dict]) -> "DatasetRows":
         chosen = copy.copy(self)
         chosen._groups = [self._groups[index] for index in indices]
         chosen.removed = list(removed)
         return chosen
+
+
+DEFAULTS = {
+    "audio_column": "audio",
+    "caption_columns": None,
+    "label_column": None,
+    "id_column": None,
+    "template": LABEL_TEMPLATE,
+    "language": "en",
+    "licence": None,
+    "name": "dataset",
+    "split": None,
+}
 
 
 class ColumnMapping:
@@ -106,6 +123,18 @@ class ColumnMapping:
         self.defaults = {"language": language, "licence": licence, "source": name}
         self.label_names = getattr((dataset.features or {}).get(label_column), "names", None)
 
+    @classmethod
+    def named(cls, dataset, **columns) -> "ColumnMapping":
+        """A mapping with the defaults of [`DatasetRows`].
+
+        Raises:
+            DataError: There is no such option, or no such column.
+        """
+        unknown = sorted(set(columns) - set(DEFAULTS))
+        if unknown:
+            raise DataError(f"A stream of rows has no option {', '.join(unknown)}; it has {', '.join(DEFAULTS)}.")
+        return cls(dataset, **(DEFAULTS | columns))
+
     def undecoded(self, dataset):
         """The data set with its audio as bytes or paths."""
         from datasets import Audio
@@ -114,7 +143,7 @@ class ColumnMapping:
             return dataset.cast_column(self.audio_column, Audio(decode=False))
         return dataset
 
-    def row(self, record: dict, index: int) -> dict:
+    def row(self, record: dict, index: int | str) -> dict:
         where = f"{self.name}, row {index}"
         captions = [caption for name in self.caption_columns for caption in captions_of(record[name], where)]
         row = self.defaults | {key: record[key] for key in PASSED_ON if record.get(key) not in (None, "")}
@@ -138,20 +167,7 @@ def stream_rows(dataset: "IterableDataset", **columns) -> Iterator[dict]:
     The rows come in the order of the stream, to be read once: for `datasets.load_dataset(..., streaming=True)` of
     Parquet files. `datasets` streams other kinds of files with an `Audio` column only where torchcodec is installed.
     """
-    defaults = {
-        "audio_column": "audio",
-        "caption_columns": None,
-        "label_column": None,
-        "template": LABEL_TEMPLATE,
-        "language": "en",
-        "licence": None,
-        "name": "dataset",
-        "split": None,
-    }
-    unknown = sorted(set(columns) - set(defaults))
-    if unknown:
-        raise DataError(f"stream_rows has no option {', '.join(unknown)}; its options are {', '.join(defaults)}.")
-    mapping = ColumnMapping(dataset, id_column=None, **(defaults | columns))
+    mapping = ColumnMapping.named(dataset, **columns)
     for index, record in enumerate(mapping.undecoded(dataset)):
         yield mapping.row(record, index)
 
@@ -172,7 +188,7 @@ def load(
     """Rows of a data set.
 
     Args:
-        folder: Id of a data set of the Hub, or a folder that `Dataset.save_to_disk` wrote.
+        folder: Id of a data set of the Hub, or a folder that `Dataset.save_to_disk` wrote or `load_dataset` reads.
         split: Its split.
         audio_column: Column of the audio.
         caption_columns: Columns of captions; those of a usual name when omitted.
@@ -187,18 +203,7 @@ def load(
     Raises:
         DataError: The data set cannot be loaded, or lacks a column.
     """
-    import datasets
-
-    try:
-        if folder.is_dir():
-            dataset = datasets.load_from_disk(str(folder))
-            dataset = dataset[split] if isinstance(dataset, datasets.DatasetDict) else dataset
-        else:
-            dataset = datasets.load_dataset(folder.as_posix(), subset, split=split, revision=revision)
-    except KeyError:
-        raise DataError(f"{str(folder)!r} has no split {split!r}; it has {', '.join(dataset)}.") from None
-    except Exception as error:  # datasets wraps whatever its readers raise
-        raise DataError(f"{folder.as_posix()!r} could not be loaded, split {split!r}: {error}") from error
+    dataset = open_dataset(folder, split, subset, revision)
     return DatasetRows(
         dataset,
         audio_column,
@@ -211,3 +216,30 @@ def load(
         folder.resolve().name if folder.is_dir() else folder.as_posix(),
         split,
     )
+
+
+def open_dataset(
+    folder: Path, split: str, subset: str | None = None, revision: str | None = None, streaming: bool = False
+) -> "Dataset | IterableDataset":
+    """A split of a data set of the Hub, or of a folder: one that `Dataset.save_to_disk` wrote, or files that
+    `load_dataset` reads, e.g. Parquet.
+
+    Raises:
+        DataError: It cannot be loaded, or has no such split.
+    """
+    import datasets
+
+    saved = any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))
+    try:
+        if saved:
+            dataset = datasets.load_from_disk(str(folder))
+            dataset = dataset[split] if isinstance(dataset, datasets.DatasetDict) else dataset
+        else:
+            dataset = datasets.load_dataset(
+                folder.as_posix(), subset, split=split, revision=revision, streaming=streaming
+            )
+    except KeyError:
+        raise DataError(f"{str(folder)!r} has no split {split!r}; it has {', '.join(dataset)}.") from None
+    except Exception as error:  # datasets wraps whatever its readers raise
+        raise DataError(f"{folder.as_posix()!r} could not be loaded, split {split!r}: {error}") from error
+    return dataset

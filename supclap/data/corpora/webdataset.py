@@ -7,7 +7,7 @@ JSON in the forms of `supclap data prepare` (a row), ML-CLAP (`{"captions": {lan
 
 import json
 import tarfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ..accept import clean_captions
@@ -47,6 +47,10 @@ class ShardRows(LazyRows):
     def without_audio(self, index: int) -> dict:
         return self.clips[index][0]
 
+    def audio_place(self, index: int) -> tuple[tuple[str, ...], tuple[int, int]]:
+        _, shard, offset, size = self.clips[index]
+        return (shard,), (offset, size)
+
     def select(self, indices: Sequence[int], removed: Iterable[dict]) -> "ShardRows":
         return ShardRows([self.clips[index] for index in indices], removed)
 
@@ -64,14 +68,7 @@ def load(folder: Path, split: str, language: str = "en", licence: str | None = N
     Raises:
         DataError: No shards, or one that ends early or differs from the report of `supclap data prepare`.
     """
-    shards = shards_of(folder, split)
-    if not shards and split == "train":
-        shards = sorted(folder.glob("*.tar"))
-    if not shards:
-        packed = sorted(folder.glob("*.tar.*"))
-        hint = f"; unpack {packed[0].name} first, compressed shards allow no random access" if packed else ""
-        raise DataError(f"No shards {split}-*.tar in {str(folder)!r}{hint}.")
-    check_report(folder / f"{split}.json", shards)
+    shards = find_shards(folder, split)
     clips: list[tuple[dict, str, int, int]] = []
     seen: dict[str, str] = {}
     for shard in shards:
@@ -83,6 +80,35 @@ def load(folder: Path, split: str, language: str = "en", licence: str | None = N
     if not clips:
         raise DataError(f"The shards of {split} in {str(folder)!r} hold no audio.")
     return ShardRows(clips)
+
+
+def rows_of_shard(shard: str, language: str = "en", licence: str | None = None) -> Iterator[dict]:
+    """Rows of one shard with their audio, read one after the other.
+
+    The shard stands before each id: no other one is opened, which might have a clip of that key too.
+    """
+    path = Path(shard)
+    with path.open("rb") as file:
+        for row, offset, size in _index(path, language, licence):
+            file.seek(offset)
+            yield row | {"id": f"{path.stem}/{row['id']}", "audio": file.read(size)}
+
+
+def find_shards(folder: Path, split: str) -> list[Path]:
+    """The shards of a split, as [`load`] takes them, compared with the report that was written with them.
+
+    Raises:
+        DataError: There are none, or some are missing or incomplete.
+    """
+    shards = shards_of(folder, split)
+    if not shards and split == "train":
+        shards = sorted(folder.glob("*.tar"))
+    if not shards:
+        packed = sorted(folder.glob("*.tar.*"))
+        hint = f"; unpack {packed[0].name} first, compressed shards allow no random access" if packed else ""
+        raise DataError(f"No shards {split}-*.tar in {str(folder)!r}{hint}.")
+    check_report(folder / f"{split}.json", shards)
+    return shards
 
 
 def shards_of(folder: Path, split: str) -> list[Path]:
