@@ -5,9 +5,9 @@ import json
 import sys
 from pathlib import Path
 
-from supclap.evaluation.suite import BUILT_IN, built_in_suites, load_suite
 
 
+SUITES = Path(__file__).parent.parent / "evaluation" / "suites"
 OUTPUT = Path("outputs/evaluation")
 CACHE = "embeddings.sqlite"
 
@@ -15,7 +15,8 @@ CACHE = "embeddings.sqlite"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("checkpoints", nargs="+", metavar="CHECKPOINT", help="folder or Hub id; several give one table")
-    add("--suite", default="paper", help=f"{', '.join(built_in_suites())}, or a YAML file of yours")
+    suites = ", ".join(sorted(file.stem for file in SUITES.glob("*.yaml")))
+    add("--suite", default="paper", help=f"{suites}, or a YAML file of yours")
     add("--data-dir", type=Path, help="where the data folders of the tasks lie (data; of your own suite its folder)")
     add("--output-dir", type=Path, default=OUTPUT, help=f"where results go, in folders by model and suite ({OUTPUT})")
     add("--cache", type=Path, help=f"file of embeddings computed before (OUTPUT_DIR/{CACHE})")
@@ -37,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     from supclap.evaluation.cache import CachedEncoder, EmbeddingCache
     from supclap.evaluation.encoders import load_custom_encoder, load_encoder
     from supclap.evaluation.runner import DONE, FAILED, evaluate_suite
+    from supclap.evaluation.suite import BUILT_IN, load_suite
 
     if arguments.batch_size < 1:
         raise ValueError(f"--batch-size must be at least 1, got {arguments.batch_size}.")
