@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 
-
 SUITES = Path(__file__).parent.parent / "evaluation" / "suites"
 OUTPUT = Path("outputs/evaluation")
 CACHE = "embeddings.sqlite"
