@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import Dataset
 
 from processing_supclap.audio_supclap import load_waveform
+from supclap.errors import SettingsError
 
 from .cropping import load_crop
 from .rows import without_audio
@@ -67,7 +68,7 @@ def draw_caption(row: dict, rng: np.random.Generator, weights: Mapping[str, floa
         if weights.get(language, 0) > 0:
             by_language.setdefault(language, []).append(index)
     if not by_language:
-        raise ValueError(
+        raise SettingsError(
             f"clip {row['id']!r} has captions in {sorted(set(map(str, caption_languages(row))))}, and language_weights "
             f"weights {sorted(weights)}. Add the language, or leave such clips out."
         )
