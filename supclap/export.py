@@ -1,7 +1,6 @@
 """`supclap export`: both towers as ONNX graphs, waveform or tokens in, embeddings out, checked against torch."""
 
 import json
-import logging
 import os
 import shutil
 from pathlib import Path
@@ -231,7 +230,6 @@ def quantize(graph: "onnx.ModelProto") -> "onnx.ModelProto":
     """The graph with the weights of its matrix products in 8 bits; the mel filters stay as they are."""
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
-    logging.getLogger("onnxruntime.quantization.matmul_nbits_quantizer").setLevel(logging.WARNING)
     mel = [node.name for node in graph.graph.node if any("mel_filters" in name for name in node.input)]
     quantizer = MatMulNBitsQuantizer(graph, bits=8, block_size=INT8_BLOCK, is_symmetric=True, nodes_to_exclude=mel)
     quantizer.process()
