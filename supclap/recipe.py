@@ -3,9 +3,9 @@
 import dataclasses
 import json
 import os
-import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -69,46 +69,54 @@ def _make(key: str, kind: Callable[..., T], fields: dict[str, Any]) -> T:
         raise RecipeError(f"{key}: {error}") from error
 
 
-def _check_folder(key: str, name: str) -> None:
-    """Raises a [`RecipeError`] when a name leads to no model: a folder that holds none, or no folder where the name is
-    none of the Hub either."""
-    holds = "config.json, model.safetensors, and the files of its tokenizer or feature extractor"
+@contextmanager
+def _loading(key: str, name: str) -> Iterator[None]:
+    """Raises a [`RecipeError`] when the folder or Hub id that a key names holds no model."""
+    holds = (
+        "config.json and model.safetensors"
+        + {
+            "model": ", processor_config.json and the files of the tokenizer",
+            "text_model": ", and the files of its tokenizer",
+            "audio_model": ", and preprocessor_config.json",
+        }[key]
+    )
     folder = Path(name)
-    if folder.is_dir():
-        if (folder / "config.json").is_file():
-            return
+    if folder.is_dir() and not (folder / "config.json").is_file():
         inside = sorted(str(file.parent) for file in folder.glob("*/config.json"))
         hint = f" There is one in {inside[0]!r}." if inside else ""
         raise RecipeError(
             f"{key} {name!r} is a folder without config.json. A model's folder, as the end of a training run or "
             f"save_pretrained writes it, holds {holds}.{hint}"
         )
-    if folder.exists():
-        raise RecipeError(f"{key} {name!r} is a file; name the folder that holds {holds}.")
-    on_hub = re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name)
-    if not on_hub or ("/" in name and folder.parent.is_dir()):
-        raise RecipeError(f"{key} {name!r}: there is no such folder. A model's folder holds {holds}.")
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        told = str(error).splitlines()[0]
+        told = "" if told.startswith("Can't load") else f" ({told})"  # it names a file that we do not write
+        where = (
+            "is a folder that does not load" if folder.is_dir() else "is no folder, and as a Hub id it does not load"
+        )
+        raise RecipeError(f"{key} {name!r} {where}{told}. A model's folder holds {holds}.") from error
 
 
 def build_processor(args: ModelArguments) -> SupClapProcessor:
     from transformers import AutoTokenizer
 
     if args.model is not None:
-        _check_folder("model", args.model)
-        return SupClapProcessor.from_pretrained(args.model)
+        with _loading("model", args.model):
+            return SupClapProcessor.from_pretrained(args.model)
     if args.text_model is None:
         raise RecipeError("model section: set text_model (a text encoder) or model (a SupCLAP model to go on from).")
     text_model = resolve_model_path(args.text_model)
-    _check_folder("text_model", text_model)
-    if args.audio_model not in CED_SIZES:
-        _check_folder("audio_model", args.audio_model)
-        if args.features:
-            raise RecipeError("model section: features is for random weights; a pretrained encoder brings its own.")
+    with _loading("text_model", text_model):
+        tokenizer = AutoTokenizer.from_pretrained(text_model)
+    if args.audio_model in CED_SIZES:
+        feature_extractor = _make("features", SupClapFeatureExtractor, args.features or {})
+        return SupClapProcessor(feature_extractor=feature_extractor, tokenizer=tokenizer)
+    if args.features:
+        raise RecipeError("model section: features is for random weights; a pretrained encoder brings its own.")
+    with _loading("audio_model", args.audio_model):
         return SupClapProcessor.from_text_audio_pretrained(text_model, args.audio_model)
-    tokenizer = AutoTokenizer.from_pretrained(text_model)
-    return SupClapProcessor(
-        feature_extractor=_make("features", SupClapFeatureExtractor, args.features or {}), tokenizer=tokenizer
-    )
 
 
 def build_model(args: ModelArguments) -> SupClapModel:

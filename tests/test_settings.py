@@ -24,15 +24,18 @@ def test_the_model_inside_a_folder_is_pointed_at(tmp_path):
         recipe.build_processor(ModelArguments(model=str(tmp_path)))
 
 
+def test_a_folder_that_holds_another_model_is_named(text_encoder):
+    with pytest.raises(
+        RecipeError, match=rf"^model '{text_encoder}' is a folder that does not load\\. .*processor_config.json"
+    ):
+        recipe.build_processor(ModelArguments(model=str(text_encoder)))
+
+
 @pytest.mark.parametrize("key", ["text_model", "audio_model"])
 def test_a_folder_that_is_not_there_is_named_with_its_key(tmp_path, text_encoder, key):
     models = {"text_model": str(text_encoder), key: str(tmp_path / "gone")}
-    with pytest.raises(RecipeError, match=rf"^{key} '.*gone': there is no such folder"):
+    with pytest.raises(RecipeError, match=rf"^{key} '.*gone' is no folder.* holds config.json"):
         recipe.build_processor(ModelArguments(**models))
-
-
-def test_a_hub_id_is_not_taken_for_a_folder():
-    recipe._check_folder("text_model", "sentence-transformers/all-MiniLM-L6-v2")
 
 
 def test_an_unknown_argument_of_a_part_is_named_with_its_key(processor):
