@@ -72,14 +72,12 @@ def _make(key: str, kind: Callable[..., T], fields: dict[str, Any]) -> T:
 @contextmanager
 def _loading(key: str, name: str) -> Iterator[None]:
     """Raises a [`RecipeError`] when the folder or Hub id that a key names holds no model."""
-    holds = (
-        "config.json and model.safetensors"
-        + {
-            "model": ", processor_config.json and the files of the tokenizer",
-            "text_model": ", and the files of its tokenizer",
-            "audio_model": ", and preprocessor_config.json",
-        }[key]
-    )
+    rest = {
+        "model": "processor_config.json and the files of the tokenizer",
+        "text_model": "the files of its tokenizer",
+        "audio_model": "preprocessor_config.json",
+    }
+    holds = f"config.json, model.safetensors and {rest[key]}"
     folder = Path(name)
     if folder.is_dir() and not (folder / "config.json").is_file():
         inside = sorted(str(file.parent) for file in folder.glob("*/config.json"))

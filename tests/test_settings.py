@@ -26,7 +26,7 @@ def test_the_model_inside_a_folder_is_pointed_at(tmp_path):
 
 def test_a_folder_that_holds_another_model_is_named(text_encoder):
     with pytest.raises(
-        RecipeError, match=rf"^model '{text_encoder}' is a folder that does not load\\. .*processor_config.json"
+        RecipeError, match=rf"^model '{text_encoder}' is a folder that does not load\. .*processor_config.json"
     ):
         recipe.build_processor(ModelArguments(model=str(text_encoder)))
 
