@@ -264,7 +264,9 @@ class SupClapTrainer(CheckpointingTrainer):
             return super()._get_train_sampler(dataset)
         lengths = dataset.lengths
         if lengths is None:
-            logger.warning_once("group_by_length: the rows have no `duration`, so batches are of clips of any length.")
+            logger.warning_once(
+                "group_by_length: neither rows nor files tell how long clips are; batches are of clips of any length."
+            )
             return torch.utils.data.RandomSampler(dataset)
         return LengthGroupedSampler(lengths, self.args.train_batch_size * self.args.world_size, self.args.seed)
 

@@ -8,6 +8,7 @@ of one `group` (the `id` when absent) say the same thing and are never negatives
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from torch.utils.data import Dataset
 from processing_supclap.audio_supclap import load_waveform
 from supclap.errors import SettingsError
 
-from .cropping import load_crop
+from .cropping import header_duration, load_crop
 from .rows import without_audio
 
 
@@ -118,11 +119,20 @@ class CaptionedClips(Dataset):
 
     @property
     def lengths(self) -> list[float] | None:
-        """Length of each clip where the rows tell it: mixed scenes, or rows with a `duration`."""
-        if hasattr(self.rows, "lengths"):
-            return self.rows.lengths
-        durations = [without_audio(self.rows, index).get("duration") for index in range(len(self.rows))]
-        return None if None in durations else [float(duration) for duration in durations]
+        """Length of each clip where it is known without decoding it: mixed scenes, rows with a `duration`, files."""
+        return self.rows.lengths if hasattr(self.rows, "lengths") else self._durations
+
+    @cached_property
+    def _durations(self) -> list[float] | None:
+        """Seconds of each sample, crops counted as such."""
+        durations = []
+        for index in range(len(self.rows)):
+            row = without_audio(self.rows, index)
+            seconds = header_duration(row.get("audio")) if row.get("duration") is None else float(row["duration"])
+            if seconds is None:
+                return None
+            durations.append(min(seconds, self.max_duration or seconds))
+        return durations
 
     def __getitem__(self, index: int) -> dict:
         row = self.rows[index]
