@@ -13,6 +13,7 @@ from pathlib import Path
 
 from supclap.config import RecipeError, parse_recipe
 from supclap.data.sources import DataError
+from supclap.errors import SettingsError
 
 
 def main(argv: list[str] | None = None) -> dict:
@@ -20,12 +21,17 @@ def main(argv: list[str] | None = None) -> dict:
 
     Args:
         argv: The recipe and its overrides; the process's own arguments when omitted. With `--dry-run` among them,
-            the plan of the run is printed and nothing is written.
+            the plan of the run is printed and nothing is written; with `-h` or `--help`, how to use it.
 
     Returns:
         The results that are also written to `results.json`.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
+    if {"-h", "--help"} & set(argv):
+        from supclap.recipe_help import USAGE, all_keys
+
+        print(USAGE if "-h" in argv else USAGE + "\n" + all_keys())
+        return {}
     dry_run = "--dry-run" in argv
     model_args, data_args, training_args = parse_recipe([word for word in argv if word != "--dry-run"])
 
@@ -96,9 +102,10 @@ def main(argv: list[str] | None = None) -> dict:
         )
     except ValueError as error:  # settings that do not go together
         raise RecipeError(str(error)) from error
+    progress = ShortProgressCallback()
     if not training_args.disable_tqdm:
         trainer.remove_callback(ProgressCallback)
-        trainer.add_callback(ShortProgressCallback())
+        trainer.add_callback(progress)
     if dry_run:
         counts = {
             "train": None if data_args.streaming else len(train_data),
@@ -110,7 +117,10 @@ def main(argv: list[str] | None = None) -> dict:
         return {}
     # only now, so that a start that failed can be mended in the same folder
     recipe.check_recipe(output_dir, model_args, data_args, training_args, write=True)
-    seconds = trainer.train(resume_from_checkpoint=last_checkpoint).metrics["train_runtime"]
+    try:
+        seconds = trainer.train(resume_from_checkpoint=last_checkpoint).metrics["train_runtime"]
+    finally:
+        progress.close()
     if preemption.preempted:
         if trainer.is_world_process_zero():
             print(f"ended by SIGTERM at step {trainer.state.global_step}; run the same command again to go on.")
@@ -129,8 +139,16 @@ def main(argv: list[str] | None = None) -> dict:
     return results
 
 
+def in_one_line(error: Exception) -> str:
+    """What an error says; of one in a data worker, without the traceback that comes along."""
+    text = str(error)
+    if "in DataLoader worker process" in text:
+        text = text.rsplit(f"{type(error).__name__}: ", 1)[-1].strip()
+    return text
+
+
 if __name__ == "__main__":
     try:
         main()
-    except (RecipeError, DataError, OSError, ArithmeticError) as error:
-        sys.exit(f"error: {error}")
+    except (SettingsError, DataError, OSError, ArithmeticError) as error:
+        sys.exit(f"error: {in_one_line(error)}")

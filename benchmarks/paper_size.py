@@ -40,9 +40,11 @@ def main() -> None:
         AutoTokenizer.from_pretrained(TEXT_MODEL).save_pretrained(
             root / "text"
         )  # any: its tokens are in SONAR's range
-        rows = noise_rows(root, options.pairs, options.seconds)
-        table = ["file_name,caption", *(f'{Path(row["audio"]).name},"{row["captions"][0]}"' for row in rows)]
-        for split in ("train", "val", "test"):
+        splits = ("train", "val", "test")
+        rows = noise_rows(root, len(splits) * options.pairs, options.seconds)
+        for number, split in enumerate(splits):  # a clip in two splits would be dropped from training
+            part = rows[number :: len(splits)]
+            table = ["file_name,caption", *(f'{Path(row["audio"]).name},"{row["captions"][0]}"' for row in part)]
             (root / f"{split}.csv").write_text("\n".join(table))
         towers = ["--text_model", str(root / "text"), "--audio_model", "ced-base", "--input_statistics_batches", "1"]
         steps = ["--max_steps", str(options.steps), "--per_device_train_batch_size", str(options.pairs)]

@@ -30,7 +30,7 @@ def noise_rows(folder: Path, clips: int, seconds: float) -> list[dict]:
     rng = np.random.default_rng(0)
     rows = []
     for number in range(clips):
-        path = folder / f"{number}.wav"
+        path = folder / f"{number:011}.wav"  # as long as the YouTube ids that AudioCaps names its clips by
         soundfile.write(path, 0.1 * rng.standard_normal(int(16000 * seconds)), 16000)
         caption = f"a recording of noise with the number {number}, made in a room that is otherwise quiet"
         rows.append({"id": str(number), "audio": str(path), "captions": [caption], "duration": seconds})

@@ -9,10 +9,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from transformers import MODEL_MAPPING, AutoConfig
-
-from modeling_supclap.configuration_supclap import CedConfig, SupClapConfig
-
 
 if TYPE_CHECKING:
     from processing_supclap import SupClapZeroShotAudioClassificationPipeline
@@ -20,7 +16,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _LAZY = {
+    "CedConfig": "modeling_supclap.configuration_supclap",
     "CedModel": "modeling_supclap",
+    "SupClapConfig": "modeling_supclap.configuration_supclap",
     "SupClapEncoderFeatureExtractor": "processing_supclap",
     "SupClapFeatureExtractor": "processing_supclap",
     "SupClapForContrastiveTraining": "supclap.training_model",
@@ -55,47 +53,74 @@ class _LazyClass:
         return getattr(import_module(self.__module__), self.__name__)(*args, **kwargs)
 
 
-AutoConfig.register(CedConfig.model_type, CedConfig)
-AutoConfig.register(SupClapConfig.model_type, SupClapConfig)
-MODEL_MAPPING.register(CedConfig, _LazyClass("CedModel"))
-MODEL_MAPPING.register(SupClapConfig, _LazyClass("SupClapModel"))
+# A mapping is told of our classes when its module is loaded: some of them load the audio libraries, all of them seconds
+# of Transformers, which `supclap --help` has no use for.
+_AUTO = "transformers.models.auto"
+_CONFIGURATION = "modeling_supclap.configuration_supclap"
 
-# The modules of these two mappings load the audio libraries, so they are told when something else imports them.
+
+def _register_configs(module: Any, ours: Any) -> None:
+    for config in (ours.CedConfig, ours.SupClapConfig):
+        module.AutoConfig.register(config.model_type, config)
+
+
+def _register_models(module: Any, ours: Any) -> None:
+    module.MODEL_MAPPING.register(ours.CedConfig, _LazyClass("CedModel"))
+    module.MODEL_MAPPING.register(ours.SupClapConfig, _LazyClass("SupClapModel"))
+
+
+def _register_feature_extractors(module: Any, ours: Any) -> None:
+    module.FEATURE_EXTRACTOR_MAPPING.register(ours.SupClapConfig, _LazyClass("SupClapFeatureExtractor"))
+    # a saved file names its class, which is looked up among all that are registered
+    module.FEATURE_EXTRACTOR_MAPPING.register("supclap_encoder", _LazyClass("SupClapEncoderFeatureExtractor"))
+
+
+def _register_processor(module: Any, ours: Any) -> None:
+    module.PROCESSOR_MAPPING.register(ours.SupClapConfig, _LazyClass("SupClapProcessor"))
+
+
 _PENDING = {
-    "transformers.models.auto.feature_extraction_auto": ("FEATURE_EXTRACTOR_MAPPING", "SupClapFeatureExtractor"),
-    "transformers.models.auto.processing_auto": ("PROCESSOR_MAPPING", "SupClapProcessor"),
+    f"{_AUTO}.configuration_auto": _register_configs,
+    f"{_AUTO}.modeling_auto": _register_models,
+    f"{_AUTO}.feature_extraction_auto": _register_feature_extractors,
+    f"{_AUTO}.processing_auto": _register_processor,
 }
+_loaded: list[str] = []  # of those, in the order in which their code ended
 
 
-def _register(module: Any, mapping: str, name: str) -> None:
-    getattr(module, mapping).register(SupClapConfig, _LazyClass(name))
-    if name == "SupClapFeatureExtractor":
-        # a saved file names its class, which is looked up among all that are registered
-        getattr(module, mapping).register("supclap_encoder", _LazyClass("SupClapEncoderFeatureExtractor"))
+def _register_loaded() -> None:
+    """Registers with the modules that have been loaded. Our configurations import one of them themselves; when they are
+    not whole yet, this is called again after them."""
+    if _loaded and hasattr(import_module(_CONFIGURATION), "SupClapConfig"):
+        for name in _loaded[:]:
+            if name in _PENDING:
+                _PENDING.pop(name)(sys.modules[name], sys.modules[_CONFIGURATION])
 
 
 class _RegisterOnImport:
-    """A finder that finds nothing itself, but registers with a pending module right after it was imported."""
+    """A finder that finds nothing itself, but registers right after a module was loaded that this needs."""
 
     @staticmethod
     def find_spec(name: str, path=None, target=None):
-        if name not in _PENDING:
+        if name not in (*_PENDING, _CONFIGURATION) or name in _finding:
             return None
-        pending = _PENDING.pop(name)
+        _finding.add(name)
         spec = find_spec(name)
+        _finding.discard(name)
         execute = spec.loader.exec_module
 
         def execute_and_register(module: Any) -> None:
             execute(module)
-            _register(module, *pending)
+            _loaded.append(name)
+            _register_loaded()
 
         spec.loader.exec_module = execute_and_register
         return spec
 
 
-for _name in list(_PENDING):
-    if _name in sys.modules:
-        _register(sys.modules[_name], *_PENDING.pop(_name))
+_finding: set[str] = set()  # this finder asks the others, and is asked itself
+_loaded += [name for name in _PENDING if name in sys.modules]
+_register_loaded()
 sys.meta_path.insert(0, _RegisterOnImport)
 
 
@@ -118,4 +143,4 @@ def pipeline(model, **kwargs) -> "SupClapZeroShotAudioClassificationPipeline":
     )
 
 
-__all__ = ["CedConfig", "SupClapConfig", "pipeline", *_LAZY]
+__all__ = ["pipeline", *_LAZY]

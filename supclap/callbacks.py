@@ -49,6 +49,12 @@ class ShortProgressCallback(ProgressCallback):
         if shown and state.is_world_process_zero and self.training_bar is not None:
             self.training_bar.write(f"step {state.global_step}: {', '.join(shown)}")
 
+    def close(self) -> None:
+        """Ends the lines of bars that an error has left open, so that what is told next starts on one of its own."""
+        for bar in (self.prediction_bar, self.training_bar):
+            if bar is not None:
+                bar.close()
+
 
 class EpochCallback(TrainerCallback):
     """Tells the data and the samplers which epoch begins.

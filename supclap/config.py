@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from supclap.errors import SettingsError
 from supclap.training_args import SupClapTrainingArguments
 
 
@@ -113,7 +114,7 @@ SECTIONS = {"model": ModelArguments, "data": DataArguments, "training": SupClapT
 T = TypeVar("T")
 
 
-class RecipeError(ValueError):
+class RecipeError(SettingsError):
     """A recipe that cannot be run; the message names the key, the value and what is allowed."""
 
 
@@ -209,7 +210,9 @@ def parse_recipe(argv: Sequence[str]) -> tuple[ModelArguments, DataArguments, Su
             named) or in the wrong section, or a value has the wrong type.
     """
     if not argv or argv[0].startswith("--"):
-        raise RecipeError("usage: train_supclap.py RECIPE.yaml [--key value …]; recipes are in configs/.")
+        raise RecipeError(
+            "usage: train_supclap.py RECIPE.yaml [--key value …]; recipes are in configs/, -h tells more."
+        )
     path = Path(argv[0])
     fields = _fields()
     hints = {section: typing.get_type_hints(kind) for section, kind in SECTIONS.items()}

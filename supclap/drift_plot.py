@@ -1,6 +1,5 @@
 """`supclap plot-drift`: the drift of several runs in one picture."""
 
-import argparse
 from pathlib import Path
 
 from supclap.drift import DRIFT_FILE, read_drift
@@ -14,16 +13,6 @@ PANELS = {
     "radius, median and deciles": {"radius_p50": "-", "radius_p10": ":", "radius_p90": ":"},
     "shrink factor 1 - R/|a-t|, median and deciles": {"shrink_p50": "-", "shrink_p10": ":", "shrink_p90": ":"},
 }
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run trained with drift: true")
-    parser.add_argument("--output", type=Path, default=Path("drift.png"), help="the picture to write")
-
-
-def run(arguments: argparse.Namespace) -> None:
-    plot_drift(arguments.runs, arguments.output)
-    print(arguments.output)
 
 
 def plot_drift(runs: list[Path], output: str | Path) -> None:

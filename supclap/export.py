@@ -1,8 +1,6 @@
 """`supclap export`: both towers as ONNX graphs, waveform or tokens in, embeddings out, checked against torch."""
 
-import argparse
 import json
-import logging
 import os
 import shutil
 from pathlib import Path
@@ -232,7 +230,6 @@ def quantize(graph: "onnx.ModelProto") -> "onnx.ModelProto":
     """The graph with the weights of its matrix products in 8 bits; the mel filters stay as they are."""
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
-    logging.getLogger("onnxruntime.quantization.matmul_nbits_quantizer").setLevel(logging.WARNING)
     mel = [node.name for node in graph.graph.node if any("mel_filters" in name for name in node.input)]
     quantizer = MatMulNBitsQuantizer(graph, bits=8, block_size=INT8_BLOCK, is_symmetric=True, nodes_to_exclude=mel)
     quantizer.process()
@@ -253,16 +250,3 @@ def _compare(model: SupClapModel, processor: SupClapProcessor, folder: Path) -> 
         "audio": float(np.abs(session.embed_audio(clips, rate) - audio.numpy()).max()),
         "text": float(np.abs(session.embed_texts(texts) - text.numpy()).max()),
     }
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", help="folder or Hub id of the model")
-    parser.add_argument("out", type=Path, help="folder to write; it must not exist yet")
-    parser.add_argument("--int8", action="store_true", help="8-bit weights of matrix products")
-
-
-def run(arguments: argparse.Namespace) -> None:
-    differences = export_onnx(arguments.checkpoint, arguments.out, arguments.int8)
-    sizes = sum(path.stat().st_size for path in arguments.out.iterdir()) / 1e6
-    told = ", ".join(f"{name} {value:.1e}" for name, value in differences.items())
-    print(f"{arguments.out}: {sizes:.1f} MB; largest difference from torch: {told}.")

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
+from supclap.errors import SettingsError
+
 
 def encoder_layers(encoder: nn.Module) -> nn.ModuleList | None:
     """The list of an encoder's layers: the first that is as long as its configuration says; None without one."""
@@ -24,10 +26,10 @@ def layer_scales(encoder: nn.Module, decay: float) -> dict[nn.Parameter, float]:
         ValueError: `decay` is not in (0, 1], or the encoder has no list of layers.
     """
     if not 0 < decay <= 1:
-        raise ValueError(f"layer_decay must be above 0 and at most 1, got {decay}.")
+        raise SettingsError(f"layer_decay must be above 0 and at most 1, got {decay}.")
     layers = encoder_layers(encoder)
     if layers is None:
-        raise ValueError(f"layer_decay: {type(encoder).__name__} has no list of layers.")
+        raise SettingsError(f"layer_decay: {type(encoder).__name__} has no list of layers.")
     scales = {
         parameter: decay ** (len(layers) - 1 - index)
         for index, layer in enumerate(layers)

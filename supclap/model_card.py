@@ -1,6 +1,5 @@
 """The card of a checkpoint, written from the files that a run leaves beside the weights, and `supclap card`."""
 
-import argparse
 import json
 import math
 from dataclasses import dataclass, field
@@ -469,17 +468,3 @@ def _inline(value: Any) -> str:
         if isinstance(value, dict | list)
         else str(value)
     )
-
-
-# ---- Command ----
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", help="folder of a saved model")
-    parser.add_argument("--model-id", help="Hub id that the snippets load; the folder when omitted")
-    parser.add_argument("--license", dest="licence", help="licence of the weights; refused where the parts forbid it")
-    parser.add_argument("--force", action="store_true", help="replace a README.md that is no card of ours")
-
-
-def run(arguments: argparse.Namespace) -> None:
-    print(write_card(arguments.checkpoint, arguments.model_id, arguments.licence, arguments.force))

@@ -61,6 +61,13 @@ def _peak_memory(device: torch.device) -> tuple[float, str]:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9, "of the whole process"
 
 
+def duration(seconds: float) -> str:
+    """A time in the unit that suits it: `45 s`, `12 min`, `3.5 h`."""
+    if seconds < 100:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.3g} h"
+
+
 def plan(trainer: SupClapTrainer, counts: dict[str, int | None]) -> str:
     """Trains a few steps and describes the run.
 
@@ -101,6 +108,6 @@ def plan(trainer: SupClapTrainer, counts: dict[str, int | None]) -> str:
     else:
         lines += [
             f"time         {seconds:.3g} s a step (median of {len(stopwatch.times) - 1} after the first), "
-            f"{seconds * state.max_steps / 3600:.2f} h for all steps, without evaluation and checkpoints"
+            f"{duration(seconds * state.max_steps)} for all steps, without evaluation and checkpoints"
         ]
     return "\n".join(lines)

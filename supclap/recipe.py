@@ -5,9 +5,12 @@ import itertools
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 
@@ -23,6 +26,7 @@ from supclap.layer_rates import encoder_layers
 from supclap.training_args import SupClapTrainingArguments
 
 
+T = TypeVar("T")
 RECIPE_FILE = "recipe.json"
 # What may change between a killed run and its continuation without changing its losses.
 _FREE_ON_RESUME = {
@@ -59,20 +63,60 @@ def resolve_model_path(name: str) -> str:
     return str(path)
 
 
+def _make(key: str, kind: Callable[..., T], fields: dict[str, Any]) -> T:
+    """An object from the fields that a recipe gives under a key."""
+    try:
+        return kind(**fields)
+    except (TypeError, ValueError) as error:
+        raise RecipeError(f"{key}: {error}") from error
+
+
+@contextmanager
+def _loading(key: str, name: str) -> Iterator[None]:
+    """Raises a [`RecipeError`] when the folder or Hub id that a key names holds no model."""
+    rest = {
+        "model": "processor_config.json and the files of the tokenizer",
+        "text_model": "the files of its tokenizer",
+        "audio_model": "preprocessor_config.json",
+    }
+    holds = f"config.json, model.safetensors and {rest[key]}"
+    folder = Path(name)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        inside = sorted(str(file.parent) for file in folder.glob("*/config.json"))
+        hint = f" There is one in {inside[0]!r}." if inside else ""
+        raise RecipeError(
+            f"{key} {name!r} is a folder without config.json. A model's folder, as the end of a training run or "
+            f"save_pretrained writes it, holds {holds}.{hint}"
+        )
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        told = str(error).splitlines()[0]
+        told = "" if told.startswith("Can't load") else f" ({told})"  # it names a file that we do not write
+        where = (
+            "is a folder that does not load" if folder.is_dir() else "is no folder, and as a Hub id it does not load"
+        )
+        raise RecipeError(f"{key} {name!r} {where}{told}. A model's folder holds {holds}.") from error
+
+
 def build_processor(args: ModelArguments) -> SupClapProcessor:
     from transformers import AutoTokenizer
 
     if args.model is not None:
-        return SupClapProcessor.from_pretrained(args.model)
+        with _loading("model", args.model):
+            return SupClapProcessor.from_pretrained(args.model)
     if args.text_model is None:
         raise RecipeError("model section: set text_model (a text encoder) or model (a SupCLAP model to go on from).")
     text_model = resolve_model_path(args.text_model)
-    if args.audio_model not in CED_SIZES:
-        if args.features:
-            raise RecipeError("model section: features is for random weights; a pretrained encoder brings its own.")
+    with _loading("text_model", text_model):
+        tokenizer = AutoTokenizer.from_pretrained(text_model)
+    if args.audio_model in CED_SIZES:
+        feature_extractor = _make("features", SupClapFeatureExtractor, args.features or {})
+        return SupClapProcessor(feature_extractor=feature_extractor, tokenizer=tokenizer)
+    if args.features:
+        raise RecipeError("model section: features is for random weights; a pretrained encoder brings its own.")
+    with _loading("audio_model", args.audio_model):
         return SupClapProcessor.from_text_audio_pretrained(text_model, args.audio_model)
-    tokenizer = AutoTokenizer.from_pretrained(text_model)
-    return SupClapProcessor(feature_extractor=SupClapFeatureExtractor(**args.features or {}), tokenizer=tokenizer)
 
 
 def build_model(args: ModelArguments) -> SupClapModel:
@@ -92,7 +136,7 @@ def build_model(args: ModelArguments) -> SupClapModel:
                     f"./{args.audio_model} for the folder, or rename it."
                 )
             print(f"audio encoder: random weights, {args.audio_model}")
-            audio = CedConfig.from_size(args.audio_model, **fields)
+            audio = _make("audio_config", partial(CedConfig.from_size, args.audio_model), fields)
         elif args.audio_config:
             raise RecipeError(
                 f"model section: audio_config is for random weights of a size ({', '.join(CED_SIZES)}), but "
@@ -173,7 +217,7 @@ def build_training_data(
     world_size: int = 1,
 ) -> CaptionedClips | StreamedClips:
     """Samples of the rows; of a stream those of one rank."""
-    augment = WaveformAugment(**args.waveform_augment) if args.waveform_augment else None
+    augment = _make("waveform_augment", WaveformAugment, args.waveform_augment) if args.waveform_augment else None
     if isinstance(rows, RowStream):
         return StreamedClips(
             rows.rows,
@@ -189,20 +233,25 @@ def build_training_data(
         )
     if args.scenes is not None:
         # recordings are augmented one by one, before they are mixed
-        rows = SceneMixer(rows, augment=augment, seed=seed, sampling_rate=sampling_rate, **args.scenes)
+        mixer = partial(SceneMixer, rows, augment=augment, seed=seed, sampling_rate=sampling_rate)
+        rows = _make("scenes", mixer, args.scenes)
         augment = None
     return CaptionedClips(rows, sampling_rate, args.max_duration, augment, seed, args.language_weights)
 
 
 def build_evaluation_data(rows: list[dict], scenes: dict | None, sampling_rate: int) -> Sequence[dict]:
     """Rows with all their captions: scenes of them, the same for every training seed, or the clips themselves."""
-    return rows if scenes is None else SceneMixer(rows, sampling_rate=sampling_rate, distinct=True, **scenes)
+    if scenes is None:
+        return rows
+    return _make("scenes", partial(SceneMixer, rows, sampling_rate=sampling_rate, distinct=True), scenes)
 
 
 def build_collator(
     processor: SupClapProcessor, args: DataArguments, seed: int, positives: str = "clip"
 ) -> ContrastiveCollator:
-    augment = SpectrogramAugment(**args.spectrogram_augment) if args.spectrogram_augment else None
+    augment = None
+    if args.spectrogram_augment:
+        augment = _make("spectrogram_augment", SpectrogramAugment, args.spectrogram_augment)
     return ContrastiveCollator(processor, augment, seed, positives)
 
 

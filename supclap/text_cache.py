@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import torch
 
 from modeling_supclap import SupClapModel
+from supclap.errors import SettingsError
 from supclap.evaluation.embed import embed_texts
 
 
@@ -23,7 +24,7 @@ class FrozenTextCache:
 
     def __init__(self, model: SupClapModel):
         if any(parameter.requires_grad for parameter in model.text_model.parameters()):
-            raise ValueError("cache_frozen_text needs a text tower that is not trained: set freeze_text: true.")
+            raise SettingsError("cache_frozen_text needs a text tower that is not trained: set freeze_text: true.")
         self.model = model
         self.pooled: dict[bytes, torch.Tensor] = {}
 

@@ -10,6 +10,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import logging
 
+from supclap.best_metric import check_best_metric
 from supclap.callbacks import EpochCallback, WeightWarmupCallback
 from supclap.checkpointing import CheckpointingTrainer
 from supclap.data.captions import caption_languages
@@ -20,6 +21,7 @@ from supclap.data.streaming import StreamedClips
 from supclap.drift import DriftCallback
 from supclap.dual_encoder import limit_logit_scale, log_scales, logit_scale
 from supclap.ema import WeightAverage
+from supclap.errors import SettingsError
 from supclap.evaluation.encoders import SupClapEncoder
 from supclap.evaluation.languages import LanguageScores, mean_metrics, scores_by_language, split_by_language
 from supclap.evaluation.retrieval import pooled_retrieval_metrics
@@ -106,6 +108,7 @@ class SupClapTrainer(CheckpointingTrainer):
                 f"One process would share {args.n_gpu} GPUs, each with its own negatives: start one process a GPU with "
                 "`accelerate launch` or `torchrun`, or name one GPU in CUDA_VISIBLE_DEVICES."
             )
+        check_best_metric(args, kwargs.get("eval_dataset"))
         super().__init__(
             model=SupClapForContrastiveTraining(model, build_criterion(args), args.grad_cache_chunk_size),
             args=args,
@@ -151,11 +154,11 @@ class SupClapTrainer(CheckpointingTrainer):
         if self.args.cache_frozen_text:
             rows = getattr(self.train_dataset, "rows", None)
             if rows is None or isinstance(rows, SceneMixer) or isinstance(self.train_dataset, StreamedClips):
-                raise ValueError(
+                raise SettingsError(
                     "cache_frozen_text needs to know all captions beforehand: leave it out for scenes and streams."
                 )
             if hasattr(getattr(self.processing_class, "tokenizer", None), "src_lang"):
-                raise ValueError(
+                raise SettingsError(
                     "cache_frozen_text does not tell languages apart: leave it out for a multilingual tokenizer."
                 )
             self.model.text_cache = FrozenTextCache(self._clap)
@@ -261,7 +264,9 @@ class SupClapTrainer(CheckpointingTrainer):
             return super()._get_train_sampler(dataset)
         lengths = dataset.lengths
         if lengths is None:
-            logger.warning_once("group_by_length: the rows have no `duration`, so batches are of clips of any length.")
+            logger.warning_once(
+                "group_by_length: neither rows nor files tell how long clips are; batches are of clips of any length."
+            )
             return torch.utils.data.RandomSampler(dataset)
         return LengthGroupedSampler(lengths, self.args.train_batch_size * self.args.world_size, self.args.seed)
 
@@ -275,9 +280,9 @@ class SupClapTrainer(CheckpointingTrainer):
         if muon_rate is not None:
             optimizer_cls, kwargs = self.get_optimizer_cls_and_kwargs(self.args, self.model)
             if optimizer_cls is not torch.optim.AdamW:
-                raise ValueError(f"muon_learning_rate goes with optim adamw_torch(_fused), got {self.args.optim}.")
+                raise SettingsError(f"muon_learning_rate goes with optim adamw_torch(_fused), got {self.args.optim}.")
             if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-                raise ValueError(
+                raise SettingsError(
                     "muon_learning_rate needs the whole matrices on each process: leave it out with FSDP or DeepSpeed."
                 )
             self.optimizer_cls_and_kwargs = (

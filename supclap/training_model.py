@@ -17,6 +17,7 @@ from supclap.dual_encoder import (
     limit_logit_scale,
     logit_scale,
 )
+from supclap.errors import SettingsError
 from supclap.losses import SupClapLoss
 from supclap.losses.grad_cache import embed_in_micro_batches
 from supclap.text_cache import FrozenTextCache
@@ -146,7 +147,7 @@ class SupClapForContrastiveTraining(SupClapPreTrainedModel):
             else:
                 self.load_state_dict(state)
         except RuntimeError as error:
-            raise ValueError(
+            raise SettingsError(
                 f"{folder} was trained with another objective or another number of pairs per step than this run, and "
                 f"cannot be resumed with these settings; set a new output_dir or restore them. {error}"
             ) from None

@@ -211,6 +211,16 @@ def test_length_grouping_keeps_every_clip_once_and_batches_like_lengths():
     assert order != list(sampler)
 
 
+def test_lengths_come_from_rows_or_else_from_the_headers_of_files(tmp_path):
+    for seconds in (1, 3):
+        soundfile.write(tmp_path / f"{seconds}.wav", np.zeros(8000 * seconds), 8000)
+    rows = [{"id": s, "audio": str(tmp_path / f"{s}.wav"), "captions": ["noise"]} for s in (1, 3)]
+    assert CaptionedClips(rows).lengths == [1, 3]
+    assert CaptionedClips(rows, max_duration=2).lengths == [1, 2]
+    assert CaptionedClips([rows[0] | {"duration": 7}, rows[1]]).lengths == [7, 3]
+    assert CaptionedClips([rows[0] | {"audio": str(tmp_path / "gone.wav")}, rows[1]]).lengths is None
+
+
 def test_the_incomplete_batch_stays_last():
     order = list(LengthGroupedSampler(range(10), batch_size=4))
     assert sorted(order[:8] + order[8:]) == list(range(10))

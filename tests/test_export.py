@@ -1,6 +1,7 @@
 """The exported graphs, run by onnxruntime, give torch's embeddings."""
 
 import json
+import logging
 
 import numpy as np
 import onnx
@@ -11,11 +12,26 @@ from transformers import AutoTokenizer
 
 from supclap import SupClapConfig, SupClapModel
 from supclap.cli import main
+from supclap.commands.export import TALKATIVE
 from supclap.export import OnnxSupClap, export_onnx, quantize
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory, tokenizer, processor):
+def logged():
+    """The log records of the libraries that export, while the tests of this module run."""
+    records = []
+    handler = logging.Handler()
+    handler.emit = records.append
+    places = [logging.getLogger(name) for name in (None, "torch")]  # torch's do not reach the root
+    for place in places:
+        place.addHandler(handler)
+    yield records
+    for place in places:
+        place.removeHandler(handler)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory, tokenizer, processor, logged):
     """A tiny model, its processor, and the folders of its float32 and its int8 export."""
     from transformers import BertConfig
 
@@ -69,6 +85,10 @@ def test_the_folder_says_what_its_users_need(exported):
     assert description["sampling_rate"] == 16000
     assert description["logit_scale"] == pytest.approx(model.get_logit_scale().item())
     assert AutoTokenizer.from_pretrained(folder / "float32")("rain").input_ids
+
+
+def test_the_command_keeps_the_logs_of_the_libraries_to_itself(exported, logged):
+    assert not [record.getMessage() for record in logged if record.name.startswith(TALKATIVE)]
 
 
 def test_an_existing_folder_is_kept(exported, capsys):

@@ -14,12 +14,12 @@ import yaml
 from sklearn.metrics import average_precision_score
 
 from supclap.cli import main
+from supclap.commands.evaluate import recorded_choice
 from supclap.data.manifest import MANIFEST
 from supclap.drift import DRIFT_FILE
 from supclap.evaluation import retrieval_metrics
 from supclap.evaluation.cache import CachedEncoder, EmbeddingCache, content_hash, text_hash
 from supclap.evaluation.encoders import ClapEncoder, fingerprint_folder, load_encoder
-from supclap.evaluation.evaluate_command import recorded_choice
 from supclap.evaluation.queries import load_queries
 from supclap.evaluation.runner import evaluate_suite
 from supclap.evaluation.suite import PUBLISHED, Suite, SuiteError, Task, built_in_suites, load_rows, load_suite

@@ -1,6 +1,5 @@
 """`supclap convert`: a published checkpoint to a folder that everything here, and the Auto classes, open."""
 
-import argparse
 import os
 import shutil
 from collections.abc import Callable
@@ -23,24 +22,7 @@ KINDS: dict[str, tuple[Callable, Callable | None]] = {
     "laion-clap": (load_laion_clap_checkpoint, laion_clap_feature_extractor),
 }
 NON_COMMERCIAL = ("sonar", "ml-clap")
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", choices=KINDS, help="what the checkpoint is; ced and sonar are single encoders")
-    parser.add_argument("source", type=Path, help="the published file or folder")
-    parser.add_argument("out", type=Path, help="folder to write; it must not exist yet")
-    parser.add_argument("--tokenizer", help="folder or Hub id of the tokenizer, where the source has none")
-
-
-def run(arguments: argparse.Namespace) -> None:
-    model = convert(arguments.kind, arguments.source, arguments.out, arguments.tokenizer)
-    parameters = sum(parameter.numel() for parameter in model.parameters()) / 1e6
-    print(f"{arguments.out}: {type(model).__name__} with {parameters:.1f} million parameters.")
-    if arguments.kind in NON_COMMERCIAL:
-        print("The text encoder's weights are SONAR's, under CC-BY-NC-4.0; so is everything derived from them.")
-    if arguments.kind != "ced" and not any((arguments.out / name).is_file() for name in _TOKENIZER_FILES):
-        print("No tokenizer was written: pass --tokenizer, or save one into the folder before you use texts.")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 def convert(kind: str, source: str | Path, out: str | Path, tokenizer: str | None = None) -> PreTrainedModel:
@@ -81,6 +63,6 @@ def convert(kind: str, source: str | Path, out: str | Path, tokenizer: str | Non
 
 
 def _tokenizer(source: str | Path, tokenizer: str | None) -> PreTrainedTokenizerBase | None:
-    if tokenizer is None and not any((Path(source) / name).is_file() for name in _TOKENIZER_FILES):
+    if tokenizer is None and not any((Path(source) / name).is_file() for name in TOKENIZER_FILES):
         return None
     return AutoTokenizer.from_pretrained(str(source) if tokenizer is None else tokenizer)

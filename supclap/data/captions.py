@@ -8,14 +8,16 @@ of one `group` (the `id` when absent) say the same thing and are never negatives
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
 from processing_supclap.audio_supclap import load_waveform
+from supclap.errors import SettingsError
 
-from .cropping import load_crop
+from .cropping import header_duration, load_crop
 from .rows import without_audio
 
 
@@ -67,7 +69,7 @@ def draw_caption(row: dict, rng: np.random.Generator, weights: Mapping[str, floa
         if weights.get(language, 0) > 0:
             by_language.setdefault(language, []).append(index)
     if not by_language:
-        raise ValueError(
+        raise SettingsError(
             f"clip {row['id']!r} has captions in {sorted(set(map(str, caption_languages(row))))}, and language_weights "
             f"weights {sorted(weights)}. Add the language, or leave such clips out."
         )
@@ -117,11 +119,20 @@ class CaptionedClips(Dataset):
 
     @property
     def lengths(self) -> list[float] | None:
-        """Length of each clip where the rows tell it: mixed scenes, or rows with a `duration`."""
-        if hasattr(self.rows, "lengths"):
-            return self.rows.lengths
-        durations = [without_audio(self.rows, index).get("duration") for index in range(len(self.rows))]
-        return None if None in durations else [float(duration) for duration in durations]
+        """Length of each clip where it is known without decoding it: mixed scenes, rows with a `duration`, files."""
+        return self.rows.lengths if hasattr(self.rows, "lengths") else self._durations
+
+    @cached_property
+    def _durations(self) -> list[float] | None:
+        """Seconds of each sample, crops counted as such."""
+        durations = []
+        for index in range(len(self.rows)):
+            row = without_audio(self.rows, index)
+            seconds = header_duration(row.get("audio")) if row.get("duration") is None else float(row["duration"])
+            if seconds is None:
+                return None
+            durations.append(min(seconds, self.max_duration or seconds))
+        return durations
 
     def __getitem__(self, index: int) -> dict:
         row = self.rows[index]

@@ -5,6 +5,8 @@ from typing import Literal
 
 import torch
 
+from supclap.errors import SettingsError
+
 from .augment import SpectrogramAugment
 from .captions import same_clip_ids
 from .languages import tokenizer_codes
@@ -48,7 +50,7 @@ class ContrastiveCollator:
         batch["ids"] = [sample.get("id") for sample in samples]  # to name the clips of a batch that fails
         key = "group" if self.positives == "clip" else "label"
         if any(sample.get(key) is None for sample in samples):
-            raise ValueError(
+            raise SettingsError(
                 f"positives {self.positives!r} needs a {key} in every training row: set label_column, or use 'clip'. Scenes "
                 "have no single label: there, 'clip' already means all scenes of one meaning."
             )

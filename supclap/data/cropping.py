@@ -19,6 +19,21 @@ MARGIN = 5
 SEEKABLE = ("WAV", "WAVEX", "FLAC", "OGG", "AIFF", "AU", "W64", "RF64")
 
 
+def header_duration(audio: Any) -> float | None:
+    """Seconds of a sound file as its header tells them; `None` where it does not, or where there is no file."""
+    import soundfile
+
+    if isinstance(audio, dict) and audio.get("array") is None and audio.get("bytes") is None:
+        audio = audio.get("path")
+    if not isinstance(audio, str | Path):
+        return None
+    try:
+        info = soundfile.info(str(audio))
+    except (OSError, soundfile.SoundFileError):
+        return None
+    return info.frames / info.samplerate if info.frames > 0 else None
+
+
 def load_crop(audio: Any, sampling_rate: int, longest: int, rng: np.random.Generator, name: str) -> np.ndarray:
     """Loads a clip, or a random crop of it where it is longer.
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from supclap.errors import SettingsError
 from supclap.evaluation.embed import embed_audio, embed_texts
 from supclap.evaluation.inputs import Column, as_embeddings, name_some, to_numpy
 
@@ -34,7 +35,7 @@ def label_prompts(labels: Sequence[str], templates: Sequence[str] = DEFAULT_TEMP
     templates = [templates] if isinstance(templates, str) else list(templates)
     without_slot = [template for template in templates if "{}" not in template]
     if without_slot or not templates:
-        raise ValueError(f"Each template needs {{}} where the label goes; got {without_slot or templates}.")
+        raise SettingsError(f"Each template needs {{}} where the label goes; got {without_slot or templates}.")
     return [template.replace("{}", name) for name in _check_labels(labels) for template in templates]
 
 

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from supclap.errors import SettingsError
 from supclap.losses.precision import full_precision, without_autocast
 
 
@@ -138,7 +139,7 @@ class SimilarityRadius(PredictedRadius):
         """Return (B, N)."""
         n = similarities.shape[1]
         if n != self.batch_size and self.on_batch_mismatch == "error":
-            raise ValueError(
+            raise SettingsError(
                 f"The radius predictor was built for N={self.batch_size} pairs in a contrasted batch (all ranks together) "
                 f"but this batch has {n}. For a smaller last batch use drop_last=True; for another batch size build it "
                 f"with batch_size={n}; or choose on_batch_mismatch='pad' or radius_predictor='summary'."

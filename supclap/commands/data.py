@@ -52,8 +52,8 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 def _check(arguments: argparse.Namespace, options: dict) -> int:
-    from .check import check_splits, format_report, refused
-    from .opening import open_rows
+    from supclap.data.check import check_splits, format_report, refused
+    from supclap.data.opening import open_rows
 
     splits = open_rows(arguments.path, arguments.corpus, arguments.splits, options, keep_bad=True)
     report = check_splits(splits, progress=not arguments.quiet and arguments.json != "-", workers=arguments.workers)
@@ -69,8 +69,8 @@ def _check(arguments: argparse.Namespace, options: dict) -> int:
 
 
 def _prepare(arguments: argparse.Namespace, options: dict) -> int:
-    from .opening import open_rows
-    from .prepare import prepare
+    from supclap.data.opening import open_rows
+    from supclap.data.prepare import prepare
 
     splits = open_rows(arguments.path, arguments.corpus, arguments.splits, options, skip_bad=arguments.skip_bad)
     for name, rows in splits.items():

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from supclap.evaluation.suite import BUILT_IN, built_in_suites, load_suite
-
 
 if TYPE_CHECKING:
     from supclap.evaluation.encoders import DualEncoder
 
+SUITES = Path(__file__).parent.parent / "evaluation" / "suites"
 OUTPUT = Path("outputs/evaluation")
 CACHE = "embeddings.sqlite"
 NO_DATA = 2  # exit status where no task has its data
@@ -22,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     about = "folder or Hub id, or MODULE:FACTORY=WHAT for an adapter called with WHAT; several give one table"
     add("checkpoints", nargs="+", metavar="CHECKPOINT", help=about)
-    add("--suite", default="paper", help=f"{', '.join(built_in_suites())}, or a YAML file of yours")
+    suites = ", ".join(sorted(file.stem for file in SUITES.glob("*.yaml")))
+    add("--suite", default="paper", help=f"{suites}, or a YAML file of yours")
     add("--data-dir", type=Path, help="where the data folders of the tasks lie (data; of your own suite its folder)")
     add("--output-dir", type=Path, default=OUTPUT, help=f"where results go, in folders by model and suite ({OUTPUT})")
     add("--cache", type=Path, help=f"file of embeddings computed before (OUTPUT_DIR/{CACHE})")
@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     from supclap.evaluation import tables
     from supclap.evaluation.cache import CachedEncoder, EmbeddingCache
     from supclap.evaluation.runner import DONE, FAILED, NOT_RUN, evaluate_suite
+    from supclap.evaluation.suite import BUILT_IN, load_suite
 
     if arguments.batch_size < 1:
         raise ValueError(f"--batch-size must be at least 1, got {arguments.batch_size}.")

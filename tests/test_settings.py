@@ -1,0 +1,119 @@
+"""Wrong settings are told in one line that says what to change, and as early as they can be known."""
+
+import _runs
+import pytest
+import torch
+
+import train_supclap
+from supclap import SupClapTrainingArguments, recipe
+from supclap.best_metric import check_best_metric, evaluated_metrics
+from supclap.config import SECTIONS, DataArguments, ModelArguments, RecipeError
+from supclap.errors import SettingsError
+from supclap.plan import duration
+
+
+def test_a_folder_without_a_model_is_named_with_what_one_holds(tmp_path):
+    with pytest.raises(RecipeError, match=rf"^model '{tmp_path}' is a folder without config.json.* model.safetensors"):
+        recipe.build_processor(ModelArguments(model=str(tmp_path)))
+
+
+def test_the_model_inside_a_folder_is_pointed_at(tmp_path):
+    (tmp_path / "checkpoint-4").mkdir()
+    (tmp_path / "checkpoint-4" / "config.json").write_text("{}")
+    with pytest.raises(RecipeError, match=r"There is one in '.*checkpoint-4'"):
+        recipe.build_processor(ModelArguments(model=str(tmp_path)))
+
+
+def test_a_folder_that_holds_another_model_is_named(text_encoder):
+    with pytest.raises(
+        RecipeError, match=rf"^model '{text_encoder}' is a folder that does not load\. .*processor_config.json"
+    ):
+        recipe.build_processor(ModelArguments(model=str(text_encoder)))
+
+
+@pytest.mark.parametrize("key", ["text_model", "audio_model"])
+def test_a_folder_that_is_not_there_is_named_with_its_key(tmp_path, text_encoder, key):
+    models = {"text_model": str(text_encoder), key: str(tmp_path / "gone")}
+    with pytest.raises(RecipeError, match=rf"^{key} '.*gone' is no folder.* holds config.json"):
+        recipe.build_processor(ModelArguments(**models))
+
+
+def test_an_unknown_argument_of_a_part_is_named_with_its_key(processor):
+    with pytest.raises(RecipeError, match="^spectrogram_augment: .*masks_of_frequency"):
+        recipe.build_collator(processor, DataArguments(spectrogram_augment={"masks_of_frequency": 1}), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(0.42, "0.42 s"), (45.3, "45 s"), (150, "2 min"), (5400, "90 min"), (12600, "3.5 h")]
+)
+def test_times_are_told_in_a_unit_that_suits_them(seconds, told):
+    assert duration(seconds) == told
+
+
+ROWS = [{"label": "rain"}, {"label": "dog"}]
+
+
+def arguments(folder, metric: str) -> SupClapTrainingArguments:
+    return SupClapTrainingArguments(str(folder), eval_strategy="steps", eval_steps=1, metric_for_best_model=metric)
+
+
+def test_a_misspelt_metric_is_answered_with_the_nearest_one(tmp_path):
+    with pytest.raises(SettingsError, match="'text_to_audio/recal@1' is not evaluated.*mean 'text_to_audio/recall@1'"):
+        check_best_metric(arguments(tmp_path, "text_to_audio/recal@1"), ROWS)
+
+
+def test_choosing_by_accuracy_needs_labels(tmp_path):
+    check_best_metric(arguments(tmp_path, "eval_zero_shot/accuracy"), ROWS)
+    with pytest.raises(SettingsError, match="label_column"):
+        check_best_metric(arguments(tmp_path, "zero_shot/accuracy"), [{"id": 0}, {"id": 1}])
+
+
+def test_a_dry_run_refuses_a_metric_that_evaluation_does_not_give(recipe):
+    run = _runs.start(recipe, "--dry-run", "--metric_for_best_model", "accuracy")
+    assert run.wait() == 1
+    assert run.text.splitlines()[-1].startswith("error: metric_for_best_model 'accuracy' is not evaluated here")
+
+
+def test_the_metrics_it_knows_are_those_that_evaluation_gives(recipe, tmp_path):
+    _runs.finish(recipe, "--max_steps", "4")
+    given = next(entry for entry in _runs.history(tmp_path / "run", 4) if "eval_loss" in entry)
+    assert {f"eval_{name}" for name in evaluated_metrics(ROWS)} == {name for name in given if name.startswith("eval_")}
+
+
+def test_a_wrong_setting_found_in_training_ends_it_in_one_line(recipe):
+    run = _runs.start(recipe, "--zero_shot_templates", "[no place for a label]")
+    assert run.wait() == 1
+    assert "step 4:" in run.text
+    assert "Traceback" not in run.text
+    assert run.text.splitlines()[-1].startswith("error: Each template needs {}")
+
+
+class _Refusing(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        raise SettingsError("change this: that")
+
+
+def test_a_setting_refused_in_a_data_worker_is_told_without_its_traceback():
+    with pytest.raises(SettingsError) as caught:
+        list(torch.utils.data.DataLoader(_Refusing(), num_workers=1))
+    assert train_supclap.in_one_line(caught.value) == "change this: that"
+
+
+def test_the_short_help_tells_the_sections_and_how_to_override(capsys):
+    train_supclap.main(["-h"])
+    text = capsys.readouterr().out
+    assert all(f"\n  {section} " in text for section in SECTIONS)
+    assert "--key value" in text
+    assert len(text.splitlines()) < 25
+
+
+def test_the_long_help_has_every_key_of_our_own_with_its_default(capsys):
+    train_supclap.main(["--help"])
+    text = capsys.readouterr().out
+    own = set(SupClapTrainingArguments.__annotations__) - {"return"}
+    keys = {item for kind in list(SECTIONS.values())[:2] for item in kind.__annotations__} | own
+    assert keys == {line.strip() for line in text.splitlines() if line[:2] == "  " and line[2:].isidentifier()}
+    assert '["This is a sound of {}."]' in text
