@@ -4,7 +4,9 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 
+from supclap.data.captions import CaptionedClips
 from supclap.data.mixing import SceneMixer, is_unseen
 
 
@@ -44,6 +46,26 @@ def test_a_scene_is_the_same_whenever_it_is_made():
     second[3]
     np.testing.assert_array_equal(first[7]["audio"]["array"], second[7]["audio"]["array"])
     assert first[7]["captions"] == second[7]["captions"]
+
+
+@pytest.mark.parametrize("cache_bytes", [2**29, 100_000])
+def test_threads_make_the_scenes_of_a_batch_as_one_does(cache_bytes):
+    def mixer() -> SceneMixer:
+        kinds = {"sequence": 1.0, "background": 1.0}
+        return only("", kinds=kinds, block=3, block_labels=3, noise_db=(20, 40), speeds=(90, 100), size=60)
+
+    together, alone = CaptionedClips(mixer(), seed=1), CaptionedClips(mixer(), seed=1)
+    together.rows._load.max_bytes = cache_bytes
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        samples = together.__getitems__(range(60))
+    finally:
+        torch.set_num_threads(before)
+    for index, sample in enumerate(samples):
+        np.testing.assert_array_equal(sample.pop("audio"), (expected := alone[index]).pop("audio"))
+        assert sample == expected
+    assert together.rows._load.size == sum(array.nbytes for array in together.rows._load._arrays.values())
 
 
 def test_a_mixer_travels_to_another_process():

@@ -135,7 +135,15 @@ class CaptionedClips(Dataset):
         return durations
 
     def __getitem__(self, index: int) -> dict:
-        row = self.rows[index]
+        return self._sample(self.rows[index], index)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict]:
+        """The samples of a batch, as a data loader asks for them."""
+        if not hasattr(self.rows, "scenes"):
+            return [self[index] for index in indices]
+        return [self._sample(row, index) for row, index in zip(self.rows.scenes(indices), indices, strict=True)]
+
+    def _sample(self, row: dict, index: int) -> dict:
         check_row(row, index)
         # a clip that a mixture repeats within an epoch is drawn anew
         rng = np.random.default_rng([self.seed, self.epoch, stable_hash(row["id"]), *row.get("repeat", [])])

@@ -1,8 +1,10 @@
 """Scenes from short recordings, with captions that say what happens: for any clip collection with captions."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import torch
 
 from processing_supclap.audio_supclap import load_waveform
 
@@ -160,6 +162,14 @@ class SceneMixer:
             wave = wave[sounding[0] : sounding[-1] + 1] if len(sounding) else wave
         return unit_level(change_speed(wave, speed))
 
+    def scenes(self, indices: Sequence[int]) -> list[dict]:
+        """Several scenes, mixed by as many threads as torch computes with: in a data worker that is one."""
+        threads = torch.get_num_threads()
+        if threads == 1:
+            return [self[index] for index in indices]
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(self.__getitem__, indices))
+
     def __getitem__(self, index: int) -> dict:
         if not 0 <= index < self.size:
             raise IndexError(f"scene {index} of {self.size}")
@@ -223,9 +233,10 @@ class SceneMixer:
 
     def _block_meanings(self, epoch: int, block: int) -> tuple[list[str], list[tuple[str, str]]]:
         """What `_draw_block_meanings` gives, kept for the scenes of a block, which come one after another."""
-        if (epoch, block) not in self._meanings_of_block:
-            self._meanings_of_block = {(epoch, block): self._draw_block_meanings(epoch, block)}
-        return self._meanings_of_block[epoch, block]
+        kept = self._meanings_of_block  # another thread may replace it
+        if (epoch, block) not in kept:
+            kept = self._meanings_of_block = {(epoch, block): self._draw_block_meanings(epoch, block)}
+        return kept[epoch, block]
 
     def _draw_block_meanings(self, epoch: int, block: int) -> tuple[list[str], list[tuple[str, str]]]:
         """The labels of a block, and the pairs of them that may be mixed."""
