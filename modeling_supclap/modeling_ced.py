@@ -21,7 +21,8 @@ from transformers.utils import can_return_tuple
 from .configuration_supclap import CedConfig
 
 
-PACKED_SHARE = 0.8  # of real tokens; attention clip by clip costs more than it saves with less padding
+# Padding times squared width that a clip must have on average: below, attention clip by clip costs more than it saves.
+PACKED_WORK = 2.5e6
 
 
 def eager_attention_forward(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
@@ -33,12 +34,12 @@ def eager_attention_forward(module, query, key, value, attention_mask, scaling, 
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
-def _packs(token_mask: torch.Tensor) -> bool:
+def _packs(token_mask: torch.Tensor, width: int) -> bool:
     """Whether to leave out padding: on a CPU, where work counts and calls are cheap, when there is enough of it, and not
     in a compiled graph, whose shapes must not depend on the values of a mask."""
     if token_mask.device.type != "cpu" or torch.compiler.is_compiling():
         return False
-    return token_mask.float().mean().item() < PACKED_SHARE
+    return (~token_mask).sum().item() * width**2 > PACKED_WORK * len(token_mask)
 
 
 class CedAttention(nn.Module):
@@ -275,7 +276,7 @@ class CedModel(CedPreTrainedModel):
         hidden_states = patches.flatten(2).transpose(1, 2).contiguous()
         if self.training and self.config.patch_dropout:
             hidden_states, token_mask = self._drop_patches(hidden_states, token_mask)
-        if _packs(token_mask):
+        if _packs(token_mask, hidden_states.shape[-1]):
             return self._encode_packed(hidden_states, token_mask), token_mask
         attention_mask = create_bidirectional_mask(self.config, hidden_states, token_mask.long())
         for block in self.blocks:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from modeling_supclap import modeling_ced
 from supclap import CedConfig, CedModel
 from supclap.conversion import load_ced_checkpoint
 
@@ -23,6 +24,12 @@ def expected():
 @pytest.fixture(scope="module")
 def model():
     return load_ced_checkpoint(WEIGHTS, num_attention_heads=3)
+
+
+@pytest.fixture(params=[0, float("inf")], ids=["packed", "dense"])
+def packing(request, monkeypatch):
+    """Padding is left out always, or never."""
+    monkeypatch.setattr(modeling_ced, "PACKED_WORK", request.param)
 
 
 def padded(mels: list[torch.Tensor], extra: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -46,7 +53,7 @@ def test_tokens_and_pooled_match_the_published_encoder(model, expected, clip):
 
 
 @torch.no_grad()
-def test_a_padded_batch_matches_the_published_encoder_clip_by_clip(model, expected):
+def test_a_padded_batch_matches_the_published_encoder_clip_by_clip(model, expected, packing):
     output = model(*padded(reference_mels(expected), extra=9))
     for clip in range(3):
         np.testing.assert_allclose(output.pooler_output[clip], expected[f"pooled_{clip}"], atol=1e-4)
@@ -130,7 +137,7 @@ def test_the_last_full_window_of_a_long_clip_counts(model):
 
 
 @torch.no_grad()
-def test_long_clips_do_not_mix_in_a_batch(model):
+def test_long_clips_do_not_mix_in_a_batch(model, packing):
     torch.manual_seed(0)
     clips = [torch.randn(n, 64) * 10 - 40 for n in (2500, 1500, 300)]
     batch = model(*padded(clips)).pooler_output
@@ -149,7 +156,7 @@ def test_overlapping_windows_use_the_configured_hop():
 
 
 @torch.no_grad()
-def test_a_clip_shorter_than_a_patch_has_a_finite_embedding_that_padding_does_not_change(model):
+def test_a_clip_shorter_than_a_patch_has_a_finite_embedding_that_padding_does_not_change(model, packing):
     torch.manual_seed(0)
     short, longer = torch.randn(3, 64) * 10 - 40, torch.randn(100, 64) * 10 - 40
     alone = model(short[None]).pooler_output[0]

@@ -4,6 +4,7 @@ import pytest
 import torch
 from test_model import TEXT_CONFIGS, spectrograms, texts
 
+from modeling_supclap import modeling_ced
 from supclap import CedConfig, CedModel, SupClapConfig, SupClapModel
 
 
@@ -85,15 +86,14 @@ def test_half_precision_stays_within_its_bound(dtype, bound, how):
 
 @torch.no_grad()
 def test_padding_is_left_out_and_changes_nothing(monkeypatch):
-    from modeling_supclap import modeling_ced
-
     torch.manual_seed(0)
     model = CedModel(CedConfig(hidden_size=48, num_hidden_layers=2, num_attention_heads=3)).eval()
     seen = []
     model.blocks[0].register_forward_hook(lambda block, inputs, output: seen.append(output.shape))
     inputs = spectrograms([320, 160, 16])
+    monkeypatch.setattr(modeling_ced, "PACKED_WORK", 0)
     packed = model(**inputs)
-    monkeypatch.setattr(modeling_ced, "_packs", lambda mask: False)
+    monkeypatch.setattr(modeling_ced, "PACKED_WORK", float("inf"))
     padded = model(**inputs)
     assert seen == [(1, 4 * (20 + 10 + 1), 48), (3, 4 * 20, 48)]
     torch.testing.assert_close(packed.last_hidden_state, padded.last_hidden_state, atol=1e-5, rtol=0)
@@ -101,23 +101,23 @@ def test_padding_is_left_out_and_changes_nothing(monkeypatch):
 
 
 @torch.no_grad()
-def test_little_padding_is_carried_along():
-    model = CedModel(CedConfig(hidden_size=48, num_hidden_layers=1, num_attention_heads=3)).eval()
+@pytest.mark.parametrize(
+    ("width", "shorter", "shape"), [(48, 160, (2, 80, 48)), (384, 288, (2, 80, 384)), (384, 160, (1, 120, 384))]
+)
+def test_padding_is_left_out_only_where_that_saves_enough_work(width, shorter, shape):
+    model = CedModel(CedConfig(hidden_size=width, num_hidden_layers=1, num_attention_heads=3)).eval()
     seen = []
     model.blocks[0].register_forward_hook(lambda block, inputs, output: seen.append(output.shape))
-    model(**spectrograms([320, 288]))
-    assert seen == [(2, 4 * 20, 48)]
+    model(**spectrograms([320, shorter]))
+    assert seen == [shape]
 
 
 def test_packing_gives_the_gradients_of_padding(monkeypatch):
-    from modeling_supclap import modeling_ced
-
     torch.manual_seed(0)
     model = CedModel(CedConfig(hidden_size=48, num_hidden_layers=2, num_attention_heads=3)).train()
     gradients = []
-    for packs in (True, False):
-        if not packs:
-            monkeypatch.setattr(modeling_ced, "_packs", lambda mask: False)
+    for work in (0, float("inf")):
+        monkeypatch.setattr(modeling_ced, "PACKED_WORK", work)
         model.zero_grad()
         model(**spectrograms([320, 160])).pooler_output.square().sum().backward()
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
