@@ -22,7 +22,8 @@ def orthogonalize(matrices: torch.Tensor, steps: int = 5) -> torch.Tensor:
     x = x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-7)
     for _ in range(steps):
         gram = x @ x.transpose(-2, -1)
-        x = a * x + (b * gram + c * gram @ gram) @ x
+        gram = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, gram, x, beta=a)
     return x.transpose(-2, -1) if tall else x
 
 
