@@ -128,7 +128,8 @@ def _fields() -> dict[str, tuple[str, dataclasses.Field]]:
     }
 
 
-def _unknown(key: str, known: Sequence[str], where: str) -> RecipeError:
+def unknown_key(key: str, known: Sequence[str], where: str) -> RecipeError:
+    """The error for a key that is none of the known ones, with the nearest of them."""
     near = difflib.get_close_matches(key, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}."
     return RecipeError(f"{where}: unknown key {key!r}; {hint}")
@@ -220,14 +221,14 @@ def parse_recipe(argv: Sequence[str]) -> tuple[ModelArguments, DataArguments, Su
 
     def put(key: str, value: Any, where: str) -> None:
         if key not in fields:
-            raise _unknown(key, list(fields), where)
+            raise unknown_key(key, list(fields), where)
         section = fields[key][0]
         values[section][key] = _convert(key, value, hints[section][key], where)
 
     for file, recipe in _with_bases(path):
         for section, content in recipe.items():
             if section not in SECTIONS:
-                raise _unknown(section, [*SECTIONS, "base"], str(file))
+                raise unknown_key(section, [*SECTIONS, "base"], str(file))
             if not isinstance(content or {}, dict):
                 raise RecipeError(f"{file}: section {section!r} must be a mapping of keys, got {content!r}.")
             for key, value in (content or {}).items():

@@ -1,6 +1,7 @@
 """From a recipe to a trained, evaluated and saved model: what `train_supclap.py` does, step by step."""
 
 import dataclasses
+import inspect
 import itertools
 import json
 import os
@@ -16,7 +17,7 @@ import torch
 
 from modeling_supclap import CED_SIZES, CedConfig, SupClapModel
 from processing_supclap import SupClapFeatureExtractor, SupClapProcessor
-from supclap.config import DataArguments, ModelArguments, RecipeError
+from supclap.config import DataArguments, ModelArguments, RecipeError, unknown_key
 from supclap.data.augment import SpectrogramAugment, WaveformAugment
 from supclap.data.captions import CaptionedClips
 from supclap.data.collator import ContrastiveCollator
@@ -63,8 +64,13 @@ def resolve_model_path(name: str) -> str:
     return str(path)
 
 
-def _make(key: str, kind: Callable[..., T], fields: dict[str, Any]) -> T:
-    """An object from the fields that a recipe gives under a key."""
+def _make(key: str, kind: Callable[..., T], fields: dict[str, Any], known: type | None = None) -> T:
+    """An object from the fields that a recipe gives under a key; of a kind that takes any, those of `known` alone."""
+    if known is not None:
+        parameters = inspect.signature(known).parameters.values()
+        names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+        for name in set(fields) - set(names):
+            raise unknown_key(name, names, key)
     try:
         return kind(**fields)
     except (TypeError, ValueError) as error:
@@ -111,7 +117,7 @@ def build_processor(args: ModelArguments) -> SupClapProcessor:
     with _loading("text_model", text_model):
         tokenizer = AutoTokenizer.from_pretrained(text_model)
     if args.audio_model in CED_SIZES:
-        feature_extractor = _make("features", SupClapFeatureExtractor, args.features or {})
+        feature_extractor = _make("features", SupClapFeatureExtractor, args.features or {}, SupClapFeatureExtractor)
         return SupClapProcessor(feature_extractor=feature_extractor, tokenizer=tokenizer)
     if args.features:
         raise RecipeError("model section: features is for random weights; a pretrained encoder brings its own.")
@@ -136,7 +142,7 @@ def build_model(args: ModelArguments) -> SupClapModel:
                     f"./{args.audio_model} for the folder, or rename it."
                 )
             print(f"audio encoder: random weights, {args.audio_model}")
-            audio = _make("audio_config", partial(CedConfig.from_size, args.audio_model), fields)
+            audio = _make("audio_config", partial(CedConfig.from_size, args.audio_model), fields, CedConfig)
         elif args.audio_config:
             raise RecipeError(
                 f"model section: audio_config is for random weights of a size ({', '.join(CED_SIZES)}), but "

@@ -43,6 +43,19 @@ def test_an_unknown_argument_of_a_part_is_named_with_its_key(processor):
         recipe.build_collator(processor, DataArguments(spectrogram_augment={"masks_of_frequency": 1}), seed=0)
 
 
+def test_an_unknown_feature_is_answered_with_the_nearest_one(text_encoder):
+    with pytest.raises(RecipeError, match="^features: unknown key 'hop_lenght'; did you mean 'hop_length'"):
+        recipe.build_processor(
+            ModelArguments(text_model=str(text_encoder), audio_model="ced-tiny", features={"hop_lenght": 320})
+        )
+
+
+def test_an_unknown_field_of_the_audio_encoder_is_answered_with_the_nearest_one(text_encoder):
+    fields = {"num_hiden_layers": 2}
+    with pytest.raises(RecipeError, match="^audio_config: unknown key 'num_hiden_layers'; did you mean 'num_hidden_l"):
+        recipe.build_model(ModelArguments(text_model=str(text_encoder), audio_model="ced-tiny", audio_config=fields))
+
+
 @pytest.mark.parametrize(
     ("seconds", "told"), [(0.42, "0.42 s"), (45.3, "45 s"), (150, "2 min"), (5400, "90 min"), (12600, "3.5 h")]
 )
