@@ -1,9 +1,9 @@
 """One process of the test of gradient caching under DDP: the first step of a training run, in float64."""
 
-import os
 from pathlib import Path
 
 import _parallel_worker
+import _runs
 import torch
 
 
@@ -15,12 +15,9 @@ CASES = {
 }
 
 
-def steps(rank: int, world: int, folder: str, model: str, env: dict[str, str]) -> None:
+def steps(folder: str, model: str) -> None:
     """Writes loss and gradients of each case to `folder`."""
-    os.environ.update(env)
-    if world > 1:
-        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
-    torch.set_num_threads(1)
+    rank, world = _runs.place()
     torch.save({name: step(world, model, folder, options) for name, options in CASES.items()}, f"{folder}/{rank}.pt")
 
 

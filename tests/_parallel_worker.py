@@ -1,11 +1,10 @@
-"""One process of a training run on several, with the environment that torchrun gives: `train(rank, world, mode, folder)`."""
+"""One process of a training run on several."""
 
 import json
-import os
 from pathlib import Path
 
+import _runs
 import numpy as np
-import torch
 
 
 STEPS = 20
@@ -47,12 +46,9 @@ def _shard_on_cpu() -> None:
     PartialState.__init__ = patched
 
 
-def train(rank: int, world: int, mode: str, folder: str, model: str, resume: str | None, env: dict[str, str]) -> None:
+def train(mode: str, folder: str, model: str, resume: str | None) -> None:
     """Trains and evaluates the model saved in `model`; rank 0 writes `folder/log.json`."""
-    os.environ.update(env)
-    if world > 1:
-        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
-    torch.set_num_threads(1)
+    rank, world = _runs.place()
     from supclap import SupClapModel, SupClapProcessor, SupClapTrainer, SupClapTrainingArguments
     from supclap.data import CaptionedClips
 

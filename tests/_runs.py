@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import runpy
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -65,6 +66,38 @@ def call(function: Callable, arguments: tuple, log: Path) -> multiprocessing.Pro
     return process
 
 
+def _ranked(function: Callable, rank: int, world: int, port: int, arguments: tuple) -> None:
+    import torch
+
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    os.environ |= {"OMP_NUM_THREADS": "1"}
+    if world > 1:
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+    torch.set_num_threads(1)
+    function(*arguments)
+
+
+def place() -> tuple[int, int]:
+    """Rank of this process, and how many there are."""
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def call_on_ranks(function: Callable, world: int, arguments: tuple, logs: Path, timeout: float = 600) -> None:
+    """A call in each of `world` processes, with the environment that torchrun gives; all have to end well."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    logs.mkdir(exist_ok=True)
+    files = [logs / f"rank{rank}.log" for rank in range(world)]
+    processes = [call(_ranked, (function, rank, world, port, arguments), file) for rank, file in enumerate(files)]
+    for process in processes:
+        process.join(timeout)
+    failed = [rank for rank, process in enumerate(processes) if process.exitcode != 0]
+    for process in processes:
+        process.kill()
+    assert not failed, "\n".join(files[rank].read_text()[-3000:] for rank in failed)
+
+
 def _train(argv: list[str]) -> None:
     sys.argv = [str(ROOT / "train_supclap.py"), *argv]
     runpy.run_path(sys.argv[0], run_name="__main__")
@@ -83,6 +116,11 @@ def finish(recipe: Path, *overrides: str) -> str:
     status = run.wait()
     assert status == 0, run.text[-3000:]
     return run.text
+
+
+def finish_on_ranks(world: int, recipe: Path, *overrides: str) -> None:
+    """Runs it in `world` processes to its successful end."""
+    call_on_ranks(_train, world, ([str(recipe), *overrides],), recipe.parent / "ranks")
 
 
 def history(folder: Path, step: int) -> list[dict]:

@@ -1,7 +1,5 @@
 """Gradient caching on two gloo processes under DDP against the plain step there and on one process, in float64."""
 
-import socket
-
 import _grad_cache_worker
 import _runs
 import pytest
@@ -27,24 +25,7 @@ def results(tmp_path_factory, model_folder):
     found = {}
     for world in (1, 2):
         folder = tmp_path_factory.mktemp(f"ranks{world}")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-        processes = [
-            _runs.call(
-                _grad_cache_worker.steps,
-                (rank, world, str(folder), str(model_folder), env),
-                folder / f"rank{rank}.log",
-            )
-            for rank in range(world)
-        ]
-        for process in processes:
-            process.join(300)
-        failed = [rank for rank, process in enumerate(processes) if process.exitcode != 0]
-        for process in processes:
-            process.kill()
-        assert not failed, "\n".join((folder / f"rank{rank}.log").read_text()[-3000:] for rank in failed)
+        _runs.call_on_ranks(_grad_cache_worker.steps, world, (str(folder), str(model_folder)), folder)
         found[world] = [torch.load(folder / f"{rank}.pt") for rank in range(world)]
     return found
 

@@ -1,8 +1,6 @@
 """Training on two processes (DDP and FSDP2 over gloo) against one process with the same pairs a step."""
 
 import json
-import multiprocessing
-import socket
 from pathlib import Path
 
 import _parallel_worker
@@ -44,21 +42,8 @@ def start_model(tmp_path_factory, tokenizer, processor):
 
 def launch(mode: str, folder: Path, model: Path, resume: Path | None = None) -> dict:
     """Trains on as many processes as the mode has and returns what rank 0 wrote."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    folder.mkdir(exist_ok=True)
-    processes: list[multiprocessing.Process] = []
-    for rank in range(PLACES[mode]):
-        arguments = (rank, PLACES[mode], mode, str(folder), str(model), resume and str(resume), env)
-        processes.append(_runs.call(_parallel_worker.train, arguments, folder / f"rank{rank}.log"))
-    for process in processes:
-        process.join(600)
-    failed = [rank for rank, process in enumerate(processes) if process.exitcode != 0]
-    for process in processes:
-        process.kill()
-    assert not failed, "\n".join((folder / f"rank{rank}.log").read_text()[-3000:] for rank in failed)
+    arguments = (mode, str(folder), str(model), resume and str(resume))
+    _runs.call_on_ranks(_parallel_worker.train, PLACES[mode], arguments, folder)
     return json.loads((folder / "log.json").read_text())
 
 

@@ -97,6 +97,17 @@ def test_a_run_on_a_stream_resumes_to_the_same_losses(source, request, tmp_path,
     assert _runs.history(tmp_path / "killed", 4) == reference
 
 
+def test_two_processes_on_a_stream_resume_to_the_same_losses(tmp_path, tones, text_encoder):
+    recipe = streamed(write_recipe(tmp_path, tones, text_encoder, max_steps=4, save_steps=2, eval_steps=4))
+    _runs.finish_on_ranks(2, recipe)
+    reference = _runs.history(tmp_path / "run", 4)
+    assert any("eval_loss" in entry for entry in reference)
+    shutil.copytree(tmp_path / "run", tmp_path / "killed")
+    shutil.rmtree(tmp_path / "killed" / "checkpoint-4")
+    _runs.finish_on_ranks(2, recipe, "--output_dir", str(tmp_path / "killed"))
+    assert _runs.history(tmp_path / "killed", 4) == reference
+
+
 def test_the_manifest_and_the_card_say_that_the_audio_was_not_hashed(tmp_path, tones, text_encoder, shards):
     recipe = streamed(write_recipe(tmp_path, tones, text_encoder, max_steps=1), **corpus_keys("webdataset", shards))
     _runs.finish(recipe)
