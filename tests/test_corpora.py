@@ -1,8 +1,6 @@
-"""The corpora: rows of the shape of the published files, one per quirk, and the published files themselves."""
+"""The corpora: rows of the shape of the published files, one per quirk."""
 
 import json
-import tarfile
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +11,6 @@ from supclap.data import DataError, load_corpus
 from supclap.data.corpora import CORPORA, corpus_module
 from supclap.data.files import AudioIndex, read_csv
 from supclap.data.leaks import exclude_leaks, read_leak_list
-
-
-# development data beside the project, or beside a folder of its work trees
-SHARED = [folder / "shared" / "data" for folder in Path(__file__).parents]
-ANNOTATIONS = next((folder / "annotations" for folder in SHARED if folder.is_dir()), None)
-
-
-def on_shared_data(test):
-    """Marks a test of the development data, which skips where they are missing."""
-    return pytest.mark.shared_data(pytest.mark.skipif(ANNOTATIONS is None, reason="no development data here")(test))
 
 
 RATE = 16000
@@ -402,178 +390,6 @@ def test_a_missing_leak_list_or_unknown_recordings_are_errors(audiocaps):
         del row["recording"]
     with pytest.raises(DataError, match="no clip of .* says what recording"):
         exclude_leaks(rows, [str(audiocaps / "own.csv")], audiocaps)
-
-
-# ---- Shards and data sets ----
-
-
-def shard(path: Path, **members: bytes) -> Path:
-    with tarfile.open(path, "w") as tar:
-        for name, data in members.items():
-            info = tarfile.TarInfo(name.replace("__", "."))
-            info.size = len(data)
-            tar.addfile(info, BytesIO(data))
-    return path
-
-
-def flac(value: float = 0.1) -> bytes:
-    buffer = BytesIO()
-    soundfile.write(buffer, np.full(1600, value), RATE, format="FLAC")
-    return buffer.getvalue()
-
-
-def test_shards_of_three_kinds_are_read_by_place(tmp_path):
-    shard(
-        tmp_path / "train-0.tar",
-        a__flac=flac(0.1),
-        a__json=json.dumps({"captions": {"eng_Latn": ["one"], "deu_Latn": ["eins", "uno"]}}).encode(),
-        b__json=json.dumps({"text": ["two", "three"], "tag": []}).encode(),
-        b__flac=flac(0.2),
-    )
-    shard(tmp_path / "train-1.tar", a__txt=b"four\n", a__flac=flac(0.3))
-    rows = load_corpus("webdataset", tmp_path)
-    assert [row["captions"] for row in rows] == [["one", "eins", "uno"], ["two", "three"], ["four"]]
-    assert rows[0]["language"] == ["eng_Latn", "deu_Latn", "deu_Latn"]
-    assert [row["id"] for row in rows] == ["a", "b", "train-1/a"]
-    levels = [soundfile.read(BytesIO(row["audio"]))[0][0] for row in rows]
-    assert levels == pytest.approx([0.1, 0.2, 0.3], abs=1e-4)
-
-
-@pytest.mark.parametrize("keep", [100, 1600, 2000])
-def test_a_shard_that_ends_early_is_refused(tmp_path, keep):
-    path = shard(
-        tmp_path / "train-0.tar", a__json=b'{"caption": "one"}', a__flac=flac(), b__flac=np.random.bytes(2000)
-    )
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(DataError, match="train-0.tar: .*ends early"):
-        load_corpus("webdataset", tmp_path)
-
-
-def audio_dataset():
-    from datasets import Audio, ClassLabel, Dataset, Features, Value
-
-    audio = [{"bytes": flac(level), "path": None} for level in (0.1, 0.2, 0.3)]
-    data = Dataset.from_dict(
-        {"sound": audio, "sentence": ["one", "two", "three"], "kind": [1, 0, 1], "clip": ["x", "y", "x"]},
-        features=Features(
-            {
-                "sound": {"bytes": Value("binary"), "path": Value("string")},
-                "sentence": Value("string"),
-                "kind": ClassLabel(names=["dog", "rain"]),
-                "clip": Value("string"),
-            }
-        ),
-    )
-    return data.cast_column("sound", Audio())
-
-
-def test_any_dataset_becomes_rows_grouped_by_id_without_decoding():
-    from supclap.data.corpora.hub import DatasetRows
-
-    rows = DatasetRows(audio_dataset(), "sound", label_column="kind", caption_columns=["sentence"], id_column="clip")
-    assert [(row["id"], row["captions"], row["label"]) for row in rows] == [
-        ("x", ["one", "three"], "rain"),
-        ("y", ["two"], "dog"),
-    ]
-    assert soundfile.read(BytesIO(rows[1]["audio"]["bytes"]))[0][0] == pytest.approx(0.2, abs=1e-4)
-    labelled = DatasetRows(audio_dataset(), "sound", label_column="kind", template="sound of {}")
-    assert labelled[0]["captions"] == ["sound of rain"]
-
-
-def test_minus_one_is_no_class_of_a_dataset():
-    from supclap.data.corpora.hub import DatasetRows
-
-    data = audio_dataset()
-    unlabelled = data.remove_columns("kind").add_column("kind", [-1, 0, 1]).cast_column("kind", data.features["kind"])
-    rows = DatasetRows(unlabelled, "sound", label_column="kind", caption_columns=[])
-    assert [row.get("label") for row in rows] == [None, "dog", "rain"]
-    assert [row["captions"] for row in rows] == [[], ["This is a sound of dog."], ["This is a sound of rain."]]
-
-
-def test_a_dataset_saved_to_disk_is_a_corpus(tmp_path):
-    audio_dataset().save_to_disk(tmp_path / "set")
-    rows = load_corpus("hub", tmp_path / "set", audio_column="sound")
-    assert [row["captions"] for row in rows] == [["one"], ["two"], ["three"]]
-    # of one split, and without the folder of this machine
-    assert [row["id"] for row in rows] == ["set/train/0", "set/train/1", "set/train/2"]
-    assert rows[0]["source"] == "set"
-    with pytest.raises(DataError, match="has no column 'audio'; its columns are"):
-        load_corpus("hub", tmp_path / "set")
-
-
-def test_a_streamed_dataset_gives_the_same_rows():
-    from supclap.data.corpora.hub import DatasetRows, stream_rows
-
-    rows = list(stream_rows(audio_dataset().to_iterable_dataset(), audio_column="sound"))
-    assert rows == list(DatasetRows(audio_dataset(), "sound"))
-
-
-# ---- The published files ----
-
-COUNTS = [
-    # corpus, folder, split, options, clips, captions
-    ("audiocaps", "audiocaps/v1", "train", {}, 49838, 49838),
-    ("audiocaps", "audiocaps/v1", "val", {}, 495, 2475),
-    ("audiocaps", "audiocaps/v1", "test", {}, 975, 4875),
-    ("audiocaps", "audiocaps", "val", {"version": 2}, 495, 2475),
-    ("audiocaps", "audiocaps", "test", {"version": 2}, 975, 4875),
-    ("audiocaps", "audiocaps_multilingual", "test", {"languages": ["en", "ja"]}, 975, 9750),
-    ("audiocaps", "wavcaps/AudioCaps", "train", {}, 49274, 49274),
-    ("audiocaps", "wavcaps/AudioCaps", "val", {}, 494, 2470),
-    ("audiocaps", "wavcaps/AudioCaps", "test", {}, 957, 4785),
-    ("audiocaps", "wavcaps/AudioCaps", "val", {"annotations": "retrieval_json_files/val.json"}, 494, 2470),
-    ("audiocaps", "wavcaps/AudioCaps", "test", {"annotations": "retrieval_json_files/test.json"}, 957, 4785),
-    ("audiocaps", "ml-clap", "test", {}, 957, 4785),
-    ("clotho", "clotho", "train", {}, 3839, 19195),
-    ("clotho", "clotho", "val", {}, 1045, 5225),
-    ("clotho", "clotho", "test", {}, 1045, 5225),
-    ("clotho", "clotho/dcase2023_t6b", "development", {}, 3839, 19195),
-    ("clotho", "clotho/dcase2023_t6b", "validation", {}, 1045, 5225),
-    ("clotho", "clotho/dcase2023_t6b", "evaluation", {}, 1045, 5225),
-    ("clotho", "wavcaps/Clotho", "train", {}, 3839, 19195),
-    ("clotho", "wavcaps/Clotho", "val", {}, 1045, 5225),
-    ("clotho", "wavcaps/Clotho", "test", {}, 1045, 5225),
-    ("wavcaps", "wavcaps", "train", {"sources": ["soundbible"]}, 1232, 1232),
-    ("esc50", "esc50", "1", {}, 400, 400),
-    ("esc10", "esc50", "5", {}, 80, 80),
-    ("urbansound8k", "urbansound8k", "10", {}, 837, 837),
-    ("vggsound", "vggsound", "test", {}, 15446, 15446),
-]
-
-
-@on_shared_data
-@pytest.mark.parametrize(("name", "folder", "split", "options", "clips", "captions"), COUNTS)
-def test_published_files_parse_in_full(name, folder, split, options, clips, captions):
-    module = corpus_module(name)
-    options = options | ({"esc10": True} if name == "esc10" else {})
-    rows = list(module.load(ANNOTATIONS / folder, module.ALIASES.get(split, split), **options))
-    assert len({row["id"] for row in rows}) == len(rows) == clips
-    assert sum(len(row["captions"]) for row in rows) == captions
-    assert all(caption.strip() for row in rows for caption in row["captions"])
-    assert name == "clotho" or all(row["recording"] for row in rows)
-
-
-@on_shared_data
-def test_published_forms_of_one_corpus_agree():
-    audiocaps, clotho = corpus_module("audiocaps"), corpus_module("clotho")
-    official = {row["id"]: row["captions"] for row in audiocaps.load(ANNOTATIONS / "audiocaps/v1", "test")}
-    other = {row["id"]: row["captions"] for row in audiocaps.load(ANNOTATIONS / "ml-clap", "test")}
-    assert len(other) == 957
-    assert all(sorted(captions) == sorted(official[clip]) for clip, captions in other.items())
-    official = {row["id"]: row["captions"] for row in clotho.load(ANNOTATIONS / "clotho", "test")}
-    dcase = {row["id"]: row["captions"] for row in clotho.load(ANNOTATIONS / "clotho/dcase2023_t6b", "test")}
-    # of two releases, which differ in a caption of six clips
-    assert official.keys() == dcase.keys()
-    assert sum(official[clip] == dcase[clip] for clip in official) == 1045 - 6
-
-
-@on_shared_data
-def test_published_leak_lists_name_the_audiocaps_test_clips():
-    listed = read_leak_list(ANNOTATIONS / "wavcaps/blacklist/blacklist_exclude_test_ac.json")
-    rows = corpus_module("audiocaps").load(ANNOTATIONS / "wavcaps/AudioCaps", "test")
-    assert all(row["recording"] in listed for row in rows)
-    # the AudioSet ids of the list are ids, none of them cut
-    assert {len(name) for name in listed if name.startswith("youtube:")} == {len("youtube:") + 11}
 
 
 def test_every_corpus_of_the_registry_has_a_loader_that_is_described():

@@ -1,0 +1,84 @@
+"""The published annotation files themselves, where the development data are."""
+
+from pathlib import Path
+
+import pytest
+
+from supclap.data.corpora import corpus_module
+from supclap.data.leaks import read_leak_list
+
+
+# development data beside the project, or beside a folder of its work trees
+SHARED = [folder / "shared" / "data" for folder in Path(__file__).parents]
+ANNOTATIONS = next((folder / "annotations" for folder in SHARED if folder.is_dir()), None)
+
+
+def on_shared_data(test):
+    """Marks a test of the development data, which skips where they are missing."""
+    return pytest.mark.shared_data(pytest.mark.skipif(ANNOTATIONS is None, reason="no development data here")(test))
+
+
+COUNTS = [
+    # corpus, folder, split, options, clips, captions
+    ("audiocaps", "audiocaps/v1", "train", {}, 49838, 49838),
+    ("audiocaps", "audiocaps/v1", "val", {}, 495, 2475),
+    ("audiocaps", "audiocaps/v1", "test", {}, 975, 4875),
+    ("audiocaps", "audiocaps", "val", {"version": 2}, 495, 2475),
+    ("audiocaps", "audiocaps", "test", {"version": 2}, 975, 4875),
+    ("audiocaps", "audiocaps_multilingual", "test", {"languages": ["en", "ja"]}, 975, 9750),
+    ("audiocaps", "wavcaps/AudioCaps", "train", {}, 49274, 49274),
+    ("audiocaps", "wavcaps/AudioCaps", "val", {}, 494, 2470),
+    ("audiocaps", "wavcaps/AudioCaps", "test", {}, 957, 4785),
+    ("audiocaps", "wavcaps/AudioCaps", "val", {"annotations": "retrieval_json_files/val.json"}, 494, 2470),
+    ("audiocaps", "wavcaps/AudioCaps", "test", {"annotations": "retrieval_json_files/test.json"}, 957, 4785),
+    ("audiocaps", "ml-clap", "test", {}, 957, 4785),
+    ("clotho", "clotho", "train", {}, 3839, 19195),
+    ("clotho", "clotho", "val", {}, 1045, 5225),
+    ("clotho", "clotho", "test", {}, 1045, 5225),
+    ("clotho", "clotho/dcase2023_t6b", "development", {}, 3839, 19195),
+    ("clotho", "clotho/dcase2023_t6b", "validation", {}, 1045, 5225),
+    ("clotho", "clotho/dcase2023_t6b", "evaluation", {}, 1045, 5225),
+    ("clotho", "wavcaps/Clotho", "train", {}, 3839, 19195),
+    ("clotho", "wavcaps/Clotho", "val", {}, 1045, 5225),
+    ("clotho", "wavcaps/Clotho", "test", {}, 1045, 5225),
+    ("wavcaps", "wavcaps", "train", {"sources": ["soundbible"]}, 1232, 1232),
+    ("esc50", "esc50", "1", {}, 400, 400),
+    ("esc10", "esc50", "5", {}, 80, 80),
+    ("urbansound8k", "urbansound8k", "10", {}, 837, 837),
+    ("vggsound", "vggsound", "test", {}, 15446, 15446),
+]
+
+
+@on_shared_data
+@pytest.mark.parametrize(("name", "folder", "split", "options", "clips", "captions"), COUNTS)
+def test_published_files_parse_in_full(name, folder, split, options, clips, captions):
+    module = corpus_module(name)
+    options = options | ({"esc10": True} if name == "esc10" else {})
+    rows = list(module.load(ANNOTATIONS / folder, module.ALIASES.get(split, split), **options))
+    assert len({row["id"] for row in rows}) == len(rows) == clips
+    assert sum(len(row["captions"]) for row in rows) == captions
+    assert all(caption.strip() for row in rows for caption in row["captions"])
+    assert name == "clotho" or all(row["recording"] for row in rows)
+
+
+@on_shared_data
+def test_published_forms_of_one_corpus_agree():
+    audiocaps, clotho = corpus_module("audiocaps"), corpus_module("clotho")
+    official = {row["id"]: row["captions"] for row in audiocaps.load(ANNOTATIONS / "audiocaps/v1", "test")}
+    other = {row["id"]: row["captions"] for row in audiocaps.load(ANNOTATIONS / "ml-clap", "test")}
+    assert len(other) == 957
+    assert all(sorted(captions) == sorted(official[clip]) for clip, captions in other.items())
+    official = {row["id"]: row["captions"] for row in clotho.load(ANNOTATIONS / "clotho", "test")}
+    dcase = {row["id"]: row["captions"] for row in clotho.load(ANNOTATIONS / "clotho/dcase2023_t6b", "test")}
+    # of two releases, which differ in a caption of six clips
+    assert official.keys() == dcase.keys()
+    assert sum(official[clip] == dcase[clip] for clip in official) == 1045 - 6
+
+
+@on_shared_data
+def test_published_leak_lists_name_the_audiocaps_test_clips():
+    listed = read_leak_list(ANNOTATIONS / "wavcaps/blacklist/blacklist_exclude_test_ac.json")
+    rows = corpus_module("audiocaps").load(ANNOTATIONS / "wavcaps/AudioCaps", "test")
+    assert all(row["recording"] in listed for row in rows)
+    # the AudioSet ids of the list are ids, none of them cut
+    assert {len(name) for name in listed if name.startswith("youtube:")} == {len("youtube:") + 11}
