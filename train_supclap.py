@@ -51,6 +51,7 @@ def main(argv: list[str] | None = None) -> dict:
 
     recipe.quiet_libraries()
     recipe.use_all_cores(training_args.dataloader_num_workers)
+    recipe.keep_freed_memory()
     if data_args.streaming:
         recipe.check_stream_arguments(training_args)
     splits = load_splits(data_args)

@@ -1,10 +1,12 @@
 """From a recipe to a trained, evaluated and saved model: what `train_supclap.py` does, step by step."""
 
+import ctypes
 import dataclasses
 import inspect
 import itertools
 import json
 import os
+import platform
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -395,6 +397,18 @@ def quiet_libraries() -> None:
 
     datasets.disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
+
+
+def keep_freed_memory() -> None:
+    """Lets training on a CPU use freed memory again; glibc gives what a step frees back to the system.
+
+    Each step would have all its pages mapped and zeroed anew, which takes about a tenth of it for a small model.
+    """
+    if platform.libc_ver()[0] == "glibc" and not torch.cuda.is_available():
+        mallopt = ctypes.CDLL(None).mallopt
+        trim_threshold, mmap_threshold = -1, -3  # malloc.h
+        mallopt(trim_threshold, 2**31 - 1)
+        mallopt(mmap_threshold, 2**25)  # the largest it takes
 
 
 def use_all_cores(workers: int = 0) -> None:
