@@ -81,7 +81,8 @@ def main(argv: list[str] | None = None) -> dict:
         batches = data_args.input_statistics_batches
         # the same clips on every rank, also of a stream
         clips = recipe.build_training_data(splits["train"], data_args, training_args.seed, rate)
-        recipe.fit_input_statistics(model, clips, collator, batches, training_args.train_batch_size)
+        batch_size = training_args.train_batch_size * training_args.world_size
+        recipe.fit_input_statistics(model, clips, collator, batches, batch_size)
 
     (Path(training_args.output_dir) / PREEMPTED_FILE).unlink(missing_ok=True)
     preemption, guard_rails = PreemptionCallback(), GuardRailsCallback(model.config.logit_scale_max)
