@@ -402,7 +402,7 @@ def quiet_libraries() -> None:
 def keep_freed_memory() -> None:
     """Lets training on a CPU use freed memory again; glibc gives what a step frees back to the system.
 
-    Each step would have all its pages mapped and zeroed anew, which takes about a tenth of it for a small model.
+    Each step would have all its pages mapped and zeroed anew.
     """
     if platform.libc_ver()[0] == "glibc" and not torch.cuda.is_available():
         mallopt = ctypes.CDLL(None).mallopt
