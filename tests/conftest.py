@@ -220,3 +220,28 @@ def make_trainer(tiny_model, processor, tmp_path):
         return SupClapTrainer(tiny_model, args, processor, Poison(processor), train_dataset=CaptionedClips(rows))
 
     return make
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["unfused", "fused"])
+def laion(request, tmp_path_factory, tokenizer):
+    """A tiny random ClapModel saved as the laion/* checkpoints are."""
+    from transformers import ClapConfig, ClapFeatureExtractor, ClapModel
+
+    folder = tmp_path_factory.mktemp("clap")
+    text = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    audio = {
+        "patch_embeds_hidden_size": 16,
+        "depths": [1, 1],
+        "num_attention_heads": [2, 2],
+        "hidden_size": 32,
+        "enable_fusion": request.param,
+        "projection_dim": 8,
+    }
+    config = ClapConfig(
+        text_config={**text, "intermediate_size": 32, "projection_dim": 8}, audio_config=audio, projection_dim=8
+    )
+    torch.manual_seed(0)
+    ClapModel(config).save_pretrained(folder)
+    ClapFeatureExtractor(truncation="fusion" if request.param else "rand_trunc").save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
