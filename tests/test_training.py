@@ -264,5 +264,4 @@ def test_freed_memory_is_used_again_without_mapping_its_pages_anew():
         how: int(subprocess.run([sys.executable, "-c", code, how], capture_output=True, text=True, check=True).stdout)
         for how in ("keep", "default")
     }
-    assert faults["default"] > 1000
-    assert faults["keep"] < 100
+    assert faults["keep"] < faults["default"] / 4
