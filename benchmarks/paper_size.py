@@ -1,7 +1,7 @@
 """Starts a recipe of the paper at its true size (CED-Base and SONAR, random weights) and takes steps without writing.
 
 `python benchmarks/paper_size.py [--steps 1] [--key value …]`; the overrides go to the recipe. On CPU, one step of 4 pairs
-with `--optim sgd` needs about 10 GB of memory, with Adam about 17 GB.
+with `--optim sgd` needs about 8 GB of memory, with Adam about 15 GB.
 """
 
 import argparse
