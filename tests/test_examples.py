@@ -1,9 +1,12 @@
 """The examples run as they stand."""
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
+
+from supclap.cli import main
 
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -22,3 +25,11 @@ def test_both_pipelines_classify_the_sound_of_the_repository_alike(checkpoint):
     assert {score["label"] for score in stock} == set(example.LABELS)
     expected = {score["label"]: score["score"] for score in stock}
     assert {score["label"]: score["score"] for score in ours} == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_suite_of_the_quickstart_finds_its_recordings(checkpoint, tmp_path, capsys):
+    arguments = ["--suite", str(EXAMPLES / "quickstart_suite.yaml"), "--output-dir", str(tmp_path), "--format", "json"]
+    assert main(["evaluate", str(checkpoint), *arguments]) == 0
+    (summary,) = json.loads(capsys.readouterr().out)
+    found = {entry["task"]: entry["n_clips"] for entry in summary["results"]}
+    assert found == {"held-out": 27, "trained-on": 153, "classes": 27}

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 from supclap import SupClapConfig, SupClapModel
 from supclap.cli import main
 from supclap.commands.export import TALKATIVE
+from supclap.evaluation.encoders import load_encoder
 from supclap.export import OnnxSupClap, export_onnx, quantize
 
 
@@ -105,6 +106,19 @@ def test_an_encoder_that_cannot_be_exported_is_named(tokenizer, tmp_path):
     processor.save_pretrained(tmp_path / "model")
     with pytest.raises(ValueError, match="audio-spectrogram-transformer"):
         export_onnx(tmp_path / "model", tmp_path / "out")
+
+
+def test_an_exported_folder_is_scored_as_the_model_is(exported):
+    _, folder = exported
+    clips = [{"array": np.random.default_rng(n).uniform(-0.1, 0.1, n), "sampling_rate": 16000} for n in (4000, 9000)]
+    clips, words = [*clips, clips[0]], ["a dog", "rain falls on a roof", "a bell"]
+    graphs, model = (load_encoder(folder / name, "cpu") for name in ("float32", "model"))
+    assert graphs.record["weights"] == "float32"
+    assert graphs.fingerprint != model.fingerprint
+    torch.testing.assert_close(graphs.embed_audio(clips, 2), model.embed_audio(clips, 2), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        graphs.embed_texts(words, None, 2), model.embed_texts(words, None, 2), atol=1e-4, rtol=0
+    )
 
 
 def test_int8_weights_are_smaller_and_close(exported):

@@ -1,4 +1,4 @@
-"""What the evaluation scores: anything that embeds clips and texts. SupCLAP, Transformers' CLAP, or an adapter of yours.
+"""What the evaluation scores: anything that embeds clips and texts. SupCLAP, in ONNX too, CLAP, or an adapter of yours.
 
 An adapter of another model is a class with the attributes and methods of [`DualEncoder`]:
 
@@ -20,7 +20,7 @@ class Msclap:
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,6 +31,7 @@ import torch
 import supclap
 from supclap.data.languages import tokenizer_codes
 from supclap.evaluation.embed import embed_audio, embed_texts
+from supclap.export import DESCRIPTION, OnnxSupClap
 
 
 # Files in or beside a checkpoint on which no embedding depends.
@@ -171,6 +172,32 @@ class ClapEncoder:
         return torch.cat(parts)
 
 
+class OnnxEncoder:
+    """What [`~supclap.export.export_onnx`] wrote, run by onnxruntime on the CPU.
+
+    Args:
+        session: The two graphs.
+        name: What tables call it.
+        fingerprint: See [`DualEncoder`].
+    """
+
+    def __init__(self, session: OnnxSupClap, name: str, fingerprint: str):
+        self.session, self.name, self.fingerprint = session, name, fingerprint
+        self.record = {"audio": "windows inside the graph", "weights": session.description["weights"]}
+
+    def embed_audio(self, audios: Sequence[Any], batch_size: int) -> torch.Tensor:
+        starts = range(0, len(audios), batch_size)
+        return _joined(self.session.embed_audio(list(audios[start : start + batch_size])) for start in starts)
+
+    def embed_texts(self, texts: Sequence[str], languages: Sequence[str] | None, batch_size: int) -> torch.Tensor:
+        starts = range(0, len(texts), batch_size)
+        return _joined(self.session.embed_texts(list(texts[start : start + batch_size])) for start in starts)
+
+
+def _joined(parts: Iterable[np.ndarray]) -> torch.Tensor:
+    return torch.from_numpy(np.concatenate(list(parts)))
+
+
 def fingerprint_folder(folder: str | Path, *context: str) -> str:
     """Hash of a checkpoint's files (weights, configuration, tokenizer, code) and of what else embeddings depend on.
 
@@ -208,7 +235,7 @@ def find_folder(checkpoint: str | Path) -> Path:
     """
     folder = Path(checkpoint)
     if folder.is_dir():
-        if not (folder / "config.json").is_file():
+        if not any((folder / name).is_file() for name in ("config.json", DESCRIPTION)):
             raise FileNotFoundError(f"{str(folder)!r} has no config.json: it is no checkpoint.")
         return folder
     import huggingface_hub
@@ -226,7 +253,7 @@ def load_encoder(checkpoint: str | Path, device: str | None = None) -> DualEncod
     """A checkpoint as a [`DualEncoder`], by the `model_type` of its configuration.
 
     Args:
-        checkpoint: Folder or Hub id of a SupCLAP or a Transformers CLAP model.
+        checkpoint: Folder or Hub id of a SupCLAP or a Transformers CLAP model, or a folder of exported graphs.
         device: Where to put the model; the accelerator where there is one, else the CPU.
 
     Raises:
@@ -237,6 +264,10 @@ def load_encoder(checkpoint: str | Path, device: str | None = None) -> DualEncod
     from transformers import AutoConfig, AutoFeatureExtractor, AutoModel, AutoProcessor, AutoTokenizer
 
     folder = find_folder(checkpoint)
+    if (folder / DESCRIPTION).is_file():
+        session = OnnxSupClap(folder)
+        runtime = f"onnxruntime {import_module('onnxruntime').__version__}"
+        return OnnxEncoder(session, str(checkpoint), fingerprint_folder(folder, supclap.__version__, runtime))
     if device is None:
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         device = accelerator.type if accelerator else "cpu"
