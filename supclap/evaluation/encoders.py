@@ -183,7 +183,8 @@ class OnnxEncoder:
 
     def __init__(self, session: OnnxSupClap, name: str, fingerprint: str):
         self.session, self.name, self.fingerprint = session, name, fingerprint
-        self.record = {"audio": "windows inside the graph", "weights": session.description["weights"]}
+        weights = session.description["weights"]
+        self.record = {"audio": "windows inside the graph", "languages": "not used", "weights": weights}
 
     def embed_audio(self, audios: Sequence[Any], batch_size: int) -> torch.Tensor:
         starts = range(0, len(audios), batch_size)
