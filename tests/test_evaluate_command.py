@@ -2,11 +2,11 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 import soundfile
 import yaml
+from _shared_data import SHARED, on_shared_data
 
 from supclap.cli import main
 from supclap.commands.evaluate import recorded_choice
@@ -15,9 +15,6 @@ from supclap.evaluation.encoders import load_encoder
 from supclap.evaluation.runner import evaluate_suite
 from supclap.evaluation.suite import PUBLISHED, Suite, Task
 from supclap.evaluation.tables import CHOSEN_ON
-
-
-SHARED = next((up / "shared" / "data" for up in Path(__file__).parents if (up / "shared" / "data").is_dir()), None)
 
 
 @pytest.fixture
@@ -150,8 +147,7 @@ def test_a_missing_checkpoint_or_suite_is_named(own, tmp_path, capsys):
     assert "built in are maeb, paper, zeroshot" in capsys.readouterr().err
 
 
-@pytest.mark.shared_data
-@pytest.mark.skipif(SHARED is None, reason="the development data are not here")
+@on_shared_data
 def test_real_recordings_of_esc10_are_scored(checkpoint, tmp_path):
     task = Task(
         "esc10",

@@ -1,22 +1,13 @@
 """The published annotation files themselves, where the development data are."""
 
-from pathlib import Path
-
 import pytest
+from _shared_data import SHARED, on_shared_data
 
 from supclap.data.corpora import corpus_module
 from supclap.data.leaks import read_leak_list
 
 
-# development data beside the project, or beside a folder of its work trees
-SHARED = [folder / "shared" / "data" for folder in Path(__file__).parents]
-ANNOTATIONS = next((folder / "annotations" for folder in SHARED if folder.is_dir()), None)
-
-
-def on_shared_data(test):
-    """Marks a test of the development data, which skips where they are missing."""
-    return pytest.mark.shared_data(pytest.mark.skipif(ANNOTATIONS is None, reason="no development data here")(test))
-
+ANNOTATIONS = SHARED and SHARED / "annotations"
 
 COUNTS = [
     # corpus, folder, split, options, clips, captions
