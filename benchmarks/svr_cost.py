@@ -21,6 +21,7 @@ from transformers import BertConfig
 from supclap import CedConfig, SupClapConfig, SupClapForContrastiveTraining, SupClapLoss, SupClapModel
 from supclap.drift import MEMORY_BATCHES, embed_in_eval_mode
 from supclap.losses.forces import push_statistics
+from supclap.recipe import keep_freed_memory
 from supclap.training_args import SupClapTrainingArguments
 
 
@@ -111,6 +112,7 @@ def main() -> int:
     parser.add_argument("--max-ratio", type=float)
     args = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()  # as train_supclap.py does
     if args.what == "step":
         ratios = [whole_step(24, args.seconds, args.tokens, args.repeats or 5)]
     else:

@@ -107,7 +107,7 @@ def test_chunks_under_autocast_stay_in_float32():
 def test_a_second_derivative_of_the_chunked_form_is_refused_and_not_wrong():
     audio, text = unit(B, D, seed=1).requires_grad_(), unit(B, D, seed=2)
     loss = SupClapLoss(svr=None, chunk_size=3)(audio, text, 10.0).loss
-    with pytest.raises(RuntimeError, match="no second derivative: use chunk_size=None"):
+    with pytest.raises(RuntimeError, match="no second derivative"):
         torch.autograd.grad(loss, audio, create_graph=True)
 
 

@@ -46,14 +46,11 @@ def criterion(svr, **options):
 
 def svr_gradients(loss, audio, text, **inputs):
     """Gradients of L_svr alone for (audio, text), and the radii used."""
-    radii = []
-    handles = [m.register_forward_hook(lambda *args: radii.append(args[2].detach())) for m in loss.radius]
-    total = torch.autograd.grad(loss(audio, text, SCALE, **inputs).loss, (audio, text))
+    output = loss(audio, text, SCALE, **inputs)
+    total = torch.autograd.grad(output.loss, (audio, text))
     plain = SupClapLoss(loss.objective, svr=None)(audio, text, SCALE, **inputs).loss
     plain = torch.autograd.grad(plain, (audio, text))
-    for handle in handles:
-        handle.remove()
-    return [a - b for a, b in zip(total, plain, strict=True)], radii
+    return [a - b for a, b in zip(total, plain, strict=True)], output.radii
 
 
 def geometry(audio, text):

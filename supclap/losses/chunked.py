@@ -16,6 +16,9 @@ from supclap.losses.precision import as_scalar, full_precision, without_autocast
 
 
 Masks = Callable[[slice], tuple[Tensor, Tensor | None]]
+Score = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
+"""Of logits (..., n, N), with `positives` and `exclude` (n, N): the loss summed over rows, and in place of the logits its
+gradient with respect to them."""
 
 
 def chunked_info_nce(
@@ -33,7 +36,7 @@ def chunked_info_nce(
     Returns:
         Scalar, differentiable once in queries, keys and scale.
     """
-    return _apply(_info_nce_, queries, keys, logit_scale, None, masks, chunk_size)
+    return _apply(score_info_nce, queries, keys, logit_scale, None, masks, chunk_size)
 
 
 def chunked_siglip(
@@ -45,31 +48,30 @@ def chunked_siglip(
     logit_bias: Tensor | float | None = None,
 ) -> Tensor:
     """`siglip(similarity_logits(queries, keys, logit_scale), positives, logit_bias)`; arguments as above."""
-    return _apply(_siglip_, queries, keys, logit_scale, logit_bias, masks, chunk_size)
+    return _apply(score_siglip, queries, keys, logit_scale, logit_bias, masks, chunk_size)
 
 
-def _info_nce_(logits: Tensor, positives: Tensor, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Loss summed over rows, and its gradient with respect to the logits, which it overwrites."""
+def score_info_nce(logits: Tensor, positives: Tensor, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
+    """`Score` of InfoNCE; positives may also be (n,) int64, the column of the only one."""
     if exclude is not None:
         logits.masked_fill_(exclude, -torch.inf)
     log_probability = logits.log_softmax(-1)
     if positives.ndim == 1:
-        own = positives[:, None]
-        loss = -log_probability.gather(1, own).sum()
+        own = positives[:, None].expand(*logits.shape[:-1], 1)
+        loss = -log_probability.gather(-1, own).sum()
         gradient = torch.exp(log_probability, out=logits)
-        gradient.scatter_add_(1, own, gradient.new_full((1, 1), -1).expand_as(own))
-        return loss, gradient
+        return loss, gradient.scatter_add_(-1, own, gradient.new_full((), -1).expand_as(own))
     count = positives.sum(-1, keepdim=True)
     loss = -(log_probability.masked_fill(~positives, 0).sum(-1, keepdim=True) / count).sum()
     return loss, torch.exp(log_probability, out=logits).sub_(positives.to(logits.dtype) / count)
 
 
-def _siglip_(logits: Tensor, positives: Tensor, _: None) -> tuple[Tensor, Tensor]:
-    """The same for the sigmoid loss."""
+def score_siglip(logits: Tensor, positives: Tensor, _: None) -> tuple[Tensor, Tensor]:
+    """`Score` of the sigmoid loss."""
     positives = as_mask(positives, logits)
     wrong = torch.where(positives, -logits, logits)
     gradient = torch.sigmoid(wrong, out=logits)
-    return F.softplus(wrong, threshold=60).sum(), torch.where(positives, -gradient, gradient)
+    return F.softplus(wrong, threshold=60).sum(), torch.where(positives, -gradient, gradient, out=gradient)
 
 
 def _apply(score, queries, keys, logit_scale, logit_bias, masks, chunk_size) -> Tensor:
@@ -113,6 +115,16 @@ class _Contrast(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # create_graph: what was made in forward would pass for a constant
-            raise RuntimeError("The chunked losses have no second derivative: use chunk_size=None for it.")
-        return *(None if part is None else gradient * part for part in ctx.saved_tensors), None, None, None
+        return *ready_gradients(ctx, gradient), None, None, None
+
+
+def ready_gradients(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    """The saved gradients of a loss, times what arrives for it."""
+    if torch.is_grad_enabled():  # create_graph: what was made in forward would pass for a constant
+        raise RuntimeError(
+            "This loss makes its gradients in its forward pass and has no second derivative. For one, sum info_nce or siglip "
+            "of similarity_logits and of support_vectors (supclap.losses), which are plain operations."
+        )
+    if gradient.device.type == "cpu" and gradient == 1:  # another device would be waited for
+        return ctx.saved_tensors
+    return tuple(None if part is None else gradient * part for part in ctx.saved_tensors)

@@ -62,7 +62,7 @@ def as_mask(positives: Tensor, logits: Tensor) -> Tensor:
     """Positives as (B, N) bool, from that or from the column of the only one (B,)."""
     if positives.ndim == 2:
         return positives
-    return positives[:, None] == torch.arange(logits.shape[1], device=logits.device)
+    return positives[:, None] == torch.arange(logits.shape[-1], device=logits.device)
 
 
 def _diagonal(logits: Tensor) -> Tensor:

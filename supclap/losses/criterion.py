@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from supclap.losses.chunked import chunked_info_nce, chunked_siglip
+from supclap.losses.chunked import chunked_info_nce, chunked_siglip, score_info_nce, score_siglip
 from supclap.losses.contrastive import info_nce, siglip, similarity_logits
 from supclap.losses.controls import scale_gradient, scale_perpendicular_gradient
 from supclap.losses.distributed import Columns, gather_columns, gather_rows
 from supclap.losses.precision import as_scalar, full_precision
 from supclap.losses.radius import SimilarityRadius, StaticRadius, SummaryRadius, positive_first
-from supclap.losses.svr import EPS, radius_constraint, support_vectors
+from supclap.losses.svr import EPS, radius_constraint, share_of_distance, support_vectors
+from supclap.losses.symmetric import SymmetricContrast
 
 
 @dataclass
@@ -27,19 +28,39 @@ class ContrastiveLossOutput:
     Attributes:
         loss: Scalar, `L_orig + alpha L_svr + beta L_cons`.
         parts: Detached scalars, unweighted: `loss_contrastive`, `loss_svr`, `loss_constraint`; 0 for a term not in use.
-        diagnostics: Detached scalars: `pair_distance` (mean ||a - t||), `logit_scale`, `temperature`; with SVR also
-            `radius` (mean R), `radius_out_of_range` (share of R outside [0, ||a - t||]) and `contraction` (mean factor
-            1 - R/||a - t|| on the perpendicular push), over all directions in use.
+        logit_scale: Scalar, detached.
         distance: (B,) detached, ||a - t|| of the pairs of this rank.
         radii: (directions, B) detached, the radii that their support vectors were built with, texts first; None
             without SVR.
+        predicted_radii: The same before `clamp_radius`.
+        weight: Factor for a mean over the pairs of this rank: `Columns.weight`.
     """
 
     loss: Tensor
     parts: dict[str, Tensor]
-    diagnostics: dict[str, Tensor]
+    logit_scale: Tensor
     distance: Tensor
     radii: Tensor | None = None
+    predicted_radii: Tensor | None = None
+    weight: float = 1.0
+
+    @property
+    def diagnostics(self) -> dict[str, Tensor]:
+        """Detached scalars, computed when read.
+
+        `pair_distance` (mean ||a - t||), `logit_scale`, `temperature`; with SVR also `radius` (mean R),
+        `radius_out_of_range` (share of R outside [0, ||a - t||]) and `contraction` (mean factor 1 - R/||a - t|| on the
+        perpendicular push), over all directions in use.
+        """
+        values = {"pair_distance": self.distance.mean()}
+        if self.radii is not None:
+            radius = self.predicted_radii
+            values["radius"] = radius.mean()
+            values["radius_out_of_range"] = ((radius < 0) | (radius > self.distance)).to(radius.dtype).mean()
+            values["contraction"] = (1 - share_of_distance(self.radii, self.distance)).mean()
+        if self.weight != 1:
+            values = {name: self.weight * value for name, value in values.items()}
+        return {**values, "logit_scale": self.logit_scale, "temperature": 1 / self.logit_scale}
 
 
 class SupClapLoss(nn.Module):
@@ -123,6 +144,7 @@ class SupClapLoss(nn.Module):
             "detach_direction": detach_direction,
             "normalize": normalize_support,
         }
+        self.in_one_pass = svr is not None and self.symmetric and not any(self.support_options.values())
         self.pull_weight, self.perpendicular_push, self.chunk_size = pull_weight, perpendicular_push, chunk_size
         self.controlled = pull_weight != 1 or perpendicular_push != 1
         self.checked_values = self._checked_number = False
@@ -206,6 +228,62 @@ class SupClapLoss(nn.Module):
         columns = gather_columns(audio, text, None if ids is None else ids.to(audio.device), self.gather)
         self._check_number(len(columns.audio))
 
+        if self.in_one_pass:
+            loss, contrastive, svr, constraint, radii = self._in_one_pass(
+                audio, text, scale, logit_bias, difference.detach(), distance, columns
+            )
+        else:
+            loss, contrastive, svr, constraint, radii = self._term_by_term(
+                audio, text, scale, logit_bias, live_distance, columns, positive_logits
+            )
+        parts = {"loss_contrastive": contrastive, "loss_svr": svr, "loss_constraint": constraint}
+        parts = {name: value.detach() for name, value in parts.items()}
+        if columns.weight != 1:
+            loss = columns.weight * loss
+            parts = {name: columns.weight * value for name, value in parts.items()}
+        predicted, used = (None, None) if radii is None else radii
+        return ContrastiveLossOutput(loss, parts, scale.detach(), distance, used, predicted, columns.weight)
+
+    def _in_one_pass(self, audio, text, scale, logit_bias, difference, distance, columns):
+        """`_term_by_term` for svr_direction="bi", bi_mode="symmetric" and support vectors without options."""
+
+        def predict(logits: Tensor, rows: slice) -> Tensor:
+            if self.svr == "static":
+                radii = [predictor(text[rows]) for predictor in self.radius]
+                return torch.stack([radii[0], radii[-1]])
+            all_rows = columns.sizes is None and logits.shape[-2] == logits.shape[-1]
+            own = None if all_rows else columns.own[rows]  # the diagonal
+            similarities, valid = positive_first(logits, own, columns.same_clip(rows))
+            if len(self.radius) == 2:
+                return torch.stack(
+                    [module(side, valid) for module, side in zip(self.radius, similarities, strict=True)]
+                )
+            valid = None if valid is None else valid.repeat(2, 1)
+            return self.radius[0](similarities.flatten(0, 1), valid).view(2, -1)
+
+        siglip = self.objective == "siglip"
+        contrast = SymmetricContrast(
+            score=score_siglip if siglip else score_info_nce,
+            one_matrix=siglip,
+            difference=difference,
+            distance=distance,
+            predict=predict,
+            masks=partial(_masks, columns),
+            support_masks=partial(_masks, columns, leave_out=not siglip),
+            alpha=self.alpha,
+            beta=self.beta,
+            constrained=self.svr == "dynamic",
+            clamp_radius=self.clamp_radius,
+            chunk_size=self.chunk_size,
+        )
+        bias = None if logit_bias is None else as_scalar(logit_bias, text, "logit_bias")
+        *terms, radius, used = contrast(text, audio, columns.audio, columns.text, scale, bias, self.radius)
+        return *terms, (radius, used)
+
+    def _term_by_term(self, audio, text, scale, logit_bias, live_distance, columns, positive_logits):
+        """The total, L_orig, L_svr and L_cons; and radii as predicted and as used (2, directions, B), None without SVR."""
+        distance = live_distance.detach()
+
         def matrix(queries: Tensor, keys: Tensor, transposed: Tensor | None = None) -> Tensor | None:
             """Logits of rows against columns, from those of the other direction where this rank holds all rows."""
             if self.chunk_size is not None:
@@ -253,24 +331,10 @@ class SupClapLoss(nn.Module):
             if self.text_support:
                 moved = gather_rows(support, columns.sizes)
                 svr = svr + contrast(audio, moved, matrix(audio, moved, support_logits), support_masks)
-            radii.append((radius.detach(), used.detach()))
+            radii.append(torch.stack([radius.detach(), used.detach()]))
 
-        parts = {"loss_contrastive": contrastive, "loss_svr": svr, "loss_constraint": constraint}
-        diagnostics = {"pair_distance": distance.mean(), **_radius_diagnostics(radii, distance)}
         loss = contrastive + self.alpha * svr + self.beta * constraint
-        parts = {name: value.detach() for name, value in parts.items()}
-        if columns.sizes is not None:
-            loss = columns.weight * loss
-            parts, diagnostics = (
-                {name: columns.weight * value for name, value in values.items()} for values in (parts, diagnostics)
-            )
-        return ContrastiveLossOutput(
-            loss=loss,
-            parts=parts,
-            diagnostics={**diagnostics, "logit_scale": scale.detach(), "temperature": 1 / scale.detach()},
-            distance=distance,
-            radii=torch.stack([used for _, used in radii]) if radii else None,
-        )
+        return loss, contrastive, svr, constraint, torch.stack(radii, 1) if radii else None
 
     def _predict(
         self,
@@ -341,16 +405,3 @@ def _masks(columns: Columns, rows: slice = slice(None), leave_out: bool = False)
     if same_clip is None:
         return own, None
     return (own, same_clip.scatter(1, own[:, None], False)) if leave_out else (same_clip, None)
-
-
-def _radius_diagnostics(radii: list[tuple[Tensor, Tensor]], distance: Tensor) -> dict[str, Tensor]:
-    if not radii:
-        return {}
-    radius, used = (torch.stack(values) for values in zip(*radii, strict=True))
-    # Where support_vectors holds the direction constant, nothing is contracted.
-    contraction = torch.where(distance > EPS, 1 - used / distance.clamp_min(EPS), 1.0)
-    return {
-        "radius": radius.mean(),
-        "radius_out_of_range": ((radius < 0) | (radius > distance)).to(radius.dtype).mean(),
-        "contraction": contraction.mean(),
-    }

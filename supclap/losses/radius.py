@@ -17,28 +17,29 @@ def positive_first(
     """Order each row of similarities as the predictors read it: own positive, then the others in batch order.
 
     Args:
-        logits: (B, N) scaled similarities, without bias.
+        logits: (..., B, N) scaled similarities, without bias.
         own: (B,) int64, the column of each row's own positive; None for the diagonal.
         positives: (B, N) bool, the columns of the same clip, own positive included; the own one alone when omitted.
 
     Returns:
-        (B, N) similarities without gradient, and (B, N) bool: True for the own positive and the negatives, False for
+        (..., B, N) similarities without gradient, and (B, N) bool: True for the own positive and the negatives, False for
         columns of the same clip, which are neither; None in place of the latter when `positives` is omitted.
     """
+    n = logits.shape[-1]
     if own is not None:
         own = own[:, None]
-        behind = torch.arange(logits.shape[1] - 1, device=logits.device) >= own
+        behind = torch.arange(n - 1, device=logits.device) >= own
 
     def reorder(rows: Tensor) -> Tensor:
         ordered = torch.empty_like(rows, memory_format=torch.contiguous_format)
         if own is None:
-            n = len(rows)
-            ordered[:, 0] = rows.diagonal()
+            ordered[..., 0] = rows.diagonal(dim1=-2, dim2=-1)
             # behind each element of the diagonal come the n that lie before the next one
-            ordered[:, 1:] = rows.flatten()[1:].view(n - 1, n + 1)[:, :-1].reshape(n, n - 1)
+            others = rows.flatten(-2)[..., 1:].unflatten(-1, (n - 1, n + 1))[..., :-1]
+            ordered[..., 1:] = others.flatten(-2).unflatten(-1, (n, n - 1))
         else:
-            ordered[:, :1] = rows.gather(1, own)
-            torch.where(behind, rows[:, 1:], rows[:, :-1], out=ordered[:, 1:])
+            ordered[..., :1] = rows.gather(-1, own.expand(*rows.shape[:-1], 1))
+            torch.where(behind, rows[..., 1:], rows[..., :-1], out=ordered[..., 1:])
         return ordered
 
     if positives is None:

@@ -49,13 +49,17 @@ def support_vectors(
     if detach_direction:
         distance = distance.detach()
     radius = torch.as_tensor(radius, dtype=anchor.dtype, device=anchor.device).flatten()
-    # t + R u is the point at the share R/||a - t|| of the way from t to a
-    share = torch.where(distance > EPS, radius / distance.clamp_min(EPS), 0)[:, None]
+    share = share_of_distance(radius, distance)[:, None]
     if detach_direction:
         support = anchor + share * (positive - anchor).detach()
     else:
         support = torch.lerp(anchor, positive, share)
     return F.normalize(support, dim=-1) if normalize else support
+
+
+def share_of_distance(radius: Tensor, distance: Tensor) -> Tensor:
+    """R/||a - t||, and 0 without direction: `t + R u` is the point at this share of the way from t to a."""
+    return torch.where(distance > EPS, radius / distance.clamp_min(EPS), 0)
 
 
 def radius_constraint(radius: Tensor, distance: Tensor) -> Tensor:

@@ -1,0 +1,230 @@
+"""L_orig, L_svr of both directions and L_cons in one pass over the rows: the default objective, and the one that costs most.
+
+The logits of a support vector lie between those of its anchor and those of its positive: with the share s = R/||a - t||,
+`t_sup a_j = (1 - s) t a_j + s a a_j`. The first are those of L_orig and of the radius predictor, so that all three share
+them and send one gradient through them. Rows are taken in chunks as in `chunked`, which keeps them in the cache.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+
+from supclap.losses.chunked import Masks, Score, ready_gradients
+from supclap.losses.precision import without_autocast
+from supclap.losses.svr import radius_constraint, share_of_distance
+
+
+SQUARE_ELEMENTS = 2**22
+"""Logits of a direction beyond which a CPU takes them in chunks, unasked: out of its cache, passes cost more than products."""
+CHUNK_ELEMENTS = 2**19
+"""Logits of a direction in such a chunk: 2 MB in float32."""
+
+
+@dataclass
+class SymmetricContrast:
+    """`L_orig + alpha L_svr + beta L_cons`, both directions moved.
+
+    Attributes:
+        score: Of the logits of rows, as in `chunked`.
+        one_matrix: L_orig is of the texts' rows alone (SigLIP).
+        difference: (B, D), a - t, and
+        distance: (B,), its length; both without graph.
+        predict: Radii (2, n), texts first, from logits (2, n, N) and the slice of the rows they are of.
+        masks: For a slice of the rows, `positives` and `exclude` of L_orig.
+        support_masks: The same of L_svr.
+        alpha: Weight of L_svr.
+        beta: Weight of L_cons.
+        constrained: Whether L_cons is computed.
+        clamp_radius: Move by no more than the distance of the pair.
+        chunk_size: Rows at a time; None for as many as suit the device.
+    """
+
+    score: Score
+    one_matrix: bool
+    difference: Tensor
+    distance: Tensor
+    predict: Callable[[Tensor, slice], Tensor]
+    masks: Masks
+    support_masks: Masks
+    alpha: float
+    beta: float
+    constrained: bool
+    clamp_radius: bool
+    chunk_size: int | None
+
+    def __call__(
+        self,
+        text: Tensor,
+        audio: Tensor,
+        audio_keys: Tensor,
+        text_keys: Tensor,
+        scale: Tensor,
+        bias: Tensor | None,
+        radius: nn.Module,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Contrast the rows `text` and `audio` (B, D) with the columns `audio_keys` and `text_keys` (N, D).
+
+        Args:
+            text, audio, audio_keys, text_keys: In float32 or float64.
+            scale: 1/tau, 0-d.
+            bias: 0-d, or None.
+            radius: Holds the parameters behind `predict`.
+
+        Returns:
+            The total, differentiable once in all arguments; L_orig, L_svr and L_cons; radii as predicted and as used (2, B).
+        """
+        with without_autocast(text):
+            return _Pass.apply(self, text, audio, audio_keys, text_keys, scale, bias, *radius.parameters())
+
+
+class _Pass(torch.autograd.Function):
+    """The gradients are made in forward, and only scaled in backward."""
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx, terms: SymmetricContrast, text, audio, audio_keys, text_keys, scale, bias, *parameters
+    ):
+        rows = len(text)
+        size = terms.chunk_size or rows
+        if terms.chunk_size is None and text.device.type == "cpu" and rows * len(audio_keys) > SQUARE_ELEMENTS:
+            size = max(1, CHUNK_ELEMENTS // len(audio_keys))
+        totals = _Totals(terms, bias, parameters, wanted=any(ctx.needs_input_grad))
+        if audio_keys is audio and size >= rows:
+            gradients = _square(totals, text, audio, scale)
+        else:
+            gradients = _in_chunks(totals, text, audio, audio_keys, text_keys, scale, size)
+        if totals.wanted:
+            ctx.save_for_backward(*gradients, *totals.of_bias_and_parameters())
+        contrastive, svr = totals.contrastive / rows, totals.svr / rows
+        total = contrastive + terms.alpha * svr
+        radius, used = torch.cat(totals.radius, 1), torch.cat(totals.used, 1)
+        constraint = 2 * radius_constraint(radius, totals.distance) if terms.constrained else svr.new_zeros(())
+        total = torch.add(total, constraint, alpha=terms.beta)
+        outputs = contrastive, svr, constraint, radius, used
+        ctx.mark_non_differentiable(*outputs)
+        return total, *outputs
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, gradient: Tensor, *_) -> tuple[Tensor | None, ...]:
+        return None, *ready_gradients(ctx, gradient)
+
+
+def _square(totals, text, audio, scale) -> tuple[Tensor, Tensor, None, None, Tensor]:
+    """All rows at once, which are all columns: seven products for twelve.
+
+    The logits of one direction are those of the other transposed, those between keys are symmetric.
+    """
+    own, of_positive = (text.new_empty((2, len(text), len(text))) for _ in range(2))
+    scaled_audio, scaled_text = scale * audio, scale * text
+    torch.mm(scaled_text, audio.T, out=own[0])
+    own[1] = own[0].T
+    torch.mm(scaled_audio, audio.T, out=of_positive[0])
+    torch.mm(scaled_text, text.T, out=of_positive[1])
+    totals.add(slice(None), own, of_positive)
+    if not totals.wanted:
+        return None, None, None, None, None
+    # torch transposes while copying one matrix, but reads across its rows in a sum, and in a copy of several
+    transposed = own[1].T.contiguous()
+    own[0] += transposed
+    for matrix in of_positive:
+        matrix += transposed.copy_(matrix.T)
+    on_audio = torch.mm(of_positive[0], audio).addmm_(own[0].T, text)
+    on_text = torch.mm(of_positive[1], text).addmm_(own[0], audio)
+    # each logit is counted by both of its factors
+    on_scale = (torch.dot(text.flatten(), on_text.flatten()) + torch.dot(audio.flatten(), on_audio.flatten())) / 2
+    for gradient in (on_audio, on_text):
+        gradient *= scale / len(text)
+    totals.add_by_distance(on_audio, on_text)
+    return on_text, on_audio, None, None, on_scale / len(text)
+
+
+def _in_chunks(totals, text, audio, audio_keys, text_keys, scale, size) -> tuple[Tensor | None, ...]:
+    keys = torch.stack([audio_keys, text_keys])
+    # (direction, anchor or positive, B, D)
+    moving = torch.stack([text, audio, audio, text]).view(2, 2, *text.shape)
+    scaled = scale * moving
+    on_moving, on_keys = torch.empty_like(moving), torch.zeros_like(keys)
+    for start in range(0, len(text), size):
+        chunk = slice(start, start + size)
+        vectors = scaled[:, :, chunk].flatten(1, 2)
+        logits = torch.bmm(vectors, keys.mT)
+        totals.add(chunk, *logits.unflatten(1, (2, -1)).unbind(1))
+        if totals.wanted:
+            on_moving[:, :, chunk] = torch.bmm(logits, keys).unflatten(1, (2, -1))
+            on_keys.baddbmm_(logits.mT, vectors)
+    if not totals.wanted:
+        return None, None, None, None, None
+    on_scale = torch.dot(moving.flatten(), on_moving.flatten()) / len(text)
+    on_moving *= scale / len(text)
+    on_text, on_audio = on_moving[0, 0] + on_moving[1, 1], on_moving[0, 1] + on_moving[1, 0]
+    totals.add_by_distance(on_audio, on_text)
+    return on_text, on_audio, *on_keys.div_(len(text)), on_scale
+
+
+class _Totals:
+    """Sums over the rows, and what the rows say about everything but the embeddings in the logits."""
+
+    def __init__(self, terms: SymmetricContrast, bias, parameters, wanted: bool):
+        self.terms, self.bias, self.parameters, self.wanted = terms, bias, parameters, wanted
+        self.learned = [parameter for parameter in parameters if wanted and parameter.requires_grad]
+        self.difference, self.distance = terms.difference, terms.distance
+        self.closeness = share_of_distance(1, self.distance)
+        self.contrastive = self.svr = self.on_bias = 0
+        self.radius, self.used, self.on_distance, self.on_parameters = [], [], [], None
+
+    def add(self, chunk: slice, own: Tensor, of_positive: Tensor) -> None:
+        """Add rows with logits (2, n, N) of their anchors and of their positives, and put the gradients in their place."""
+        terms, distance, closeness = self.terms, self.distance[chunk], self.closeness[chunk]
+        with torch.set_grad_enabled(bool(self.learned)):
+            predicted = terms.predict(own, chunk)
+        radius = predicted.detach()
+        used = radius.minimum(distance) if terms.clamp_radius else radius
+        self.radius.append(radius)
+        self.used.append(used)
+        share = used * closeness
+        weight = share[:, :, None]
+        moved = torch.lerp(own, of_positive, weight)
+        if self.bias is not None:
+            moved += self.bias
+        loss, on_moved = terms.score(moved, *terms.support_masks(chunk))
+        self.svr += loss
+        if self.wanted:
+            on_share = of_positive.sub_(own).mul_(on_moved).sum(-1).mul_(terms.alpha / len(self.distance))
+        if self.bias is not None:
+            own += self.bias
+        loss, _ = terms.score(own[:1] if terms.one_matrix else own, *terms.masks(chunk))
+        self.contrastive += loss
+        if not self.wanted:
+            return
+        if terms.one_matrix:
+            own[1:] = 0
+        own.addcmul_(on_moved, terms.alpha * (1 - weight))
+        torch.mul(on_moved, terms.alpha * weight, out=of_positive)
+        if self.bias is not None:
+            self.on_bias += own.sum() + of_positive.sum()
+        on_direction = on_share * closeness
+        self.on_distance.append(-share * on_direction)
+        if self.learned:
+            on_radius = torch.where(radius > distance, 0, on_direction) if terms.clamp_radius else on_direction
+            if terms.constrained:
+                outside = radius - radius.clamp_min(0).minimum(distance)
+                on_radius = on_radius.add(outside.sign_(), alpha=terms.beta / len(self.distance))
+            gradients = torch.autograd.grad(predicted, self.learned, on_radius)
+            if self.on_parameters is not None:
+                gradients = [total.add_(part) for total, part in zip(self.on_parameters, gradients, strict=True)]
+            self.on_parameters = gradients
+
+    def add_by_distance(self, on_audio: Tensor, on_text: Tensor) -> None:
+        """Add to the gradients of the embeddings what goes through ||a - t||, in the shares R/||a - t||."""
+        on_distance = torch.cat(self.on_distance, 1).sum(0)
+        of_difference = (on_distance * self.closeness)[:, None]
+        on_audio.addcmul_(of_difference, self.difference)
+        on_text.addcmul_(of_difference, self.difference, value=-1)
+
+    def of_bias_and_parameters(self) -> tuple[Tensor | None, ...]:
+        found = iter(self.on_parameters or ())
+        of_parameters = (next(found) if parameter.requires_grad else None for parameter in self.parameters)
+        return None if self.bias is None else self.on_bias / len(self.distance), *of_parameters
