@@ -1,9 +1,11 @@
 """Runs a recipe with several seeds and prints the mean of its results: the figures of the README.
 
     python benchmarks/seeds.py configs/quickstart.yaml --seeds 0 1 2
+    python benchmarks/seeds.py configs/quickstart.yaml --seeds 0 1 2 --name quickstart-infonce -- --svr null
     python benchmarks/seeds.py configs/esc10.yaml --seeds 0 1 2 -- --data_dir path/to/esc10
 
-Arguments after `--` override keys of the recipe. A seed that already ran is not run again. The interval of each value is
+Arguments after `--` override keys of the recipe. A run goes to `outputs/NAME-seedN`; one that is there with the same
+overrides is not run again, one with others is refused. The interval of each value is
 the mean over the seeds of the 95 % bootstrap interval over clips; the spread over seeds stands beside it.
 """
 
@@ -26,7 +28,7 @@ def run(recipe: Path, seed: int, output: Path, overrides: list[str]) -> dict:
     command += ["--seed", str(seed), "--output_dir", str(output), *overrides]
     subprocess.run(command, check=True)
     results = json.loads((output / "results.json").read_text(encoding="utf-8"))
-    results["minutes"] = (time.perf_counter() - started) / 60
+    results |= {"minutes": (time.perf_counter() - started) / 60, "overrides": overrides}
     (output / "seed.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
     return results
 
@@ -51,16 +53,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--name", help="of the folders under outputs/; the recipe's when omitted")
     parser.epilog = "After --: keys of the recipe and their values."
     # argparse gives a list of positionals no second chance after an option
     split = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     arguments, overrides = parser.parse_args(sys.argv[1:split]), sys.argv[split + 1 :]
     results = []
     for seed in arguments.seeds:
-        output = ROOT / "outputs" / f"{arguments.recipe.stem}-seed{seed}"
+        output = ROOT / "outputs" / f"{arguments.name or arguments.recipe.stem}-seed{seed}"
         done = output / "seed.json"
         if done.exists():
             results.append(json.loads(done.read_text(encoding="utf-8")))
+            if results[-1]["overrides"] != overrides:
+                sys.exit(f"{output} was run with {results[-1]['overrides']} after --: choose another --name.")
         else:
             results.append(run(arguments.recipe, seed, output, overrides))
     print(summarise(results))
