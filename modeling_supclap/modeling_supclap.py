@@ -4,7 +4,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModel, PreTrainedModel
+from transformers import (
+    MODEL_FOR_TEXT_ENCODING_MAPPING,
+    AutoConfig,
+    AutoModel,
+    AutoModelForTextEncoding,
+    PreTrainedModel,
+)
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutputWithPooling
@@ -75,8 +81,13 @@ def build_text_encoder(config, pooling: str = "masked_mean") -> PreTrainedModel:
 
         model = ClapTextModel(config)
     else:
-        model = AutoModel.from_config(config)
+        model = _text_encoder_class(config).from_config(config)
     return fit_pooler(model, pooling)
+
+
+def _text_encoder_class(config) -> type:
+    """The Auto class of a text encoder: of a T5, that of its encoder alone."""
+    return AutoModelForTextEncoding if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING else AutoModel
 
 
 def fit_pooler(model: PreTrainedModel, pooling: str) -> PreTrainedModel:
@@ -107,14 +118,14 @@ def load_encoder(encoder_class, name: str, dtype: torch.dtype, key_mapping: dict
 
 
 def load_text_encoder(name: str, dtype: torch.dtype) -> PreTrainedModel:
-    """A pretrained text encoder; of an encoder-decoder like NLLB or M2M100, the encoder."""
+    """A pretrained text encoder; of an encoder-decoder like T5, NLLB or M2M100, the encoder."""
     config = AutoConfig.from_pretrained(name)
     if config.model_type == "m2m_100":
         from transformers.models.m2m_100.modeling_m2m_100 import M2M100Encoder
 
         prefixes = {r"^model\.encoder\.": "", r"^encoder\.": "", r"^(model\.)?shared\.": "embed_tokens."}
         return load_encoder(M2M100Encoder, name, dtype, prefixes)
-    return load_encoder(AutoModel, name, dtype)
+    return load_encoder(_text_encoder_class(config), name, dtype)
 
 
 def load_audio_encoder(name: str, dtype: torch.dtype) -> PreTrainedModel:

@@ -295,3 +295,23 @@ def test_the_encoder_of_a_translation_model_is_loaded_not_made_up(tmp_path):
     for name, weight in translation.encoder.state_dict().items():
         torch.testing.assert_close(model.text_model.state_dict()[name], weight)
     assert model.config.text_config.encoder_layerdrop == 0
+
+
+@torch.no_grad()
+def test_the_encoder_of_a_t5_is_loaded_without_its_decoder(tmp_path):
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    t5 = T5ForConditionalGeneration(
+        T5Config(vocab_size=60, d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2)
+    ).eval()
+    t5.save_pretrained(tmp_path / "t5")
+    model = SupClapModel.from_text_audio_pretrained(
+        str(tmp_path / "t5"), ENCODERS["ast"][0](), projection_dim=8
+    ).eval()
+    inputs = {"input_ids": torch.tensor([[3, 4, 5, 1]]), "attention_mask": torch.ones(1, 4, dtype=torch.long)}
+    expected = t5.encoder(**inputs).last_hidden_state
+    torch.testing.assert_close(model.text_model(**inputs).last_hidden_state, expected)
+    assert not any("decoder" in name for name in model.state_dict())
+    model.save_pretrained(tmp_path / "clap")
+    loaded = SupClapModel.from_pretrained(tmp_path / "clap").eval()
+    torch.testing.assert_close(loaded.text_model(**inputs).last_hidden_state, expected)
