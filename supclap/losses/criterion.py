@@ -71,7 +71,8 @@ class SupClapLoss(nn.Module):
     the dynamic radius only. `svr=None` leaves the plain loss. Rows are the pairs of this rank, columns those of all
     ranks, such that DDP's averaged gradient equals that of one process with the full batch.
 
-    The only parameters, and all that is in `state_dict`, are those of the radius.
+    The only parameters, and all that is in `state_dict`, are those of the radius. With svr_direction="bi", or with a
+    `chunk_size`, gradients are made in the forward pass and cannot be differentiated again.
 
     Args:
         objective: "infonce" or "siglip".
@@ -93,7 +94,8 @@ class SupClapLoss(nn.Module):
         perpendicular_push: Factor on the part across a - t of what L_orig's other logits send to each embedding. Two
             controls, for `svr=None`; values stay as they are.
         chunk_size: Take so many rows at a time, with memory linear in the batch in place of its square; the same values
-            and gradients, which can be differentiated once. None takes all rows at once.
+            and gradients, which can be differentiated once. None takes all rows at once, or on a CPU as many as fit its
+            cache where the objective goes over them in one pass (`losses.symmetric`).
         gather: Contrast with all ranks of an initialised `torch.distributed`.
 
     Raises:
