@@ -9,6 +9,8 @@ import torch
 
 from processing_supclap.audio_supclap import load_waveform, resample, to_mono_float
 
+from .files import encoded
+
 
 # Crops begin on a grid of 40 ms, which falls on whole samples at every usual rate: the samples of a crop are then those
 # of the whole clip, whatever rate it is stored at.
@@ -23,8 +25,7 @@ def header_duration(audio: Any) -> float | None:
     """Seconds of a sound file as its header tells them; `None` where it does not, or where there is no file."""
     import soundfile
 
-    if isinstance(audio, dict) and audio.get("array") is None and audio.get("bytes") is None:
-        audio = audio.get("path")
+    audio = encoded(audio)
     if not isinstance(audio, str | Path):
         return None
     try:
@@ -67,8 +68,7 @@ def _start(samples: int, sampling_rate: int, longest: int, draw: float) -> int:
 
 def _load_part(audio: Any, sampling_rate: int, longest: int, draw: float, name: str) -> np.ndarray | None:
     """The crop alone; `None` where the whole clip has to be loaded, or is hardly longer."""
-    if isinstance(audio, dict) and audio.get("array") is None:
-        audio = audio.get("bytes") or audio.get("path")
+    audio = encoded(audio)
     if not isinstance(audio, str | Path | bytes) or sampling_rate % GRID:
         return None
     try:

@@ -8,6 +8,7 @@ import os
 import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 
 # In the order of preference where one clip lies there in several formats.
@@ -36,6 +37,13 @@ def without_folder(reason: str, audio) -> str:
     path = audio.get("path") if isinstance(audio, dict) else audio
     folder = os.path.dirname(path) if isinstance(path, str | Path) else ""
     return reason.replace(f"{folder}{os.sep}", "") if folder else reason
+
+
+def encoded(audio: Any) -> Any:
+    """The path or the bytes that a row's audio is stored as, `None` where it holds none; decoded audio as it is."""
+    if not isinstance(audio, Mapping) or any(audio.get(key) is not None for key in ("array", "raw")):
+        return audio
+    return audio.get("path") if audio.get("bytes") is None else audio["bytes"]
 
 
 def read_text(path: Path, fallback: str | None = None) -> str:

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from processing_supclap.audio_supclap import load_waveform, to_float, to_mono
+from processing_supclap.audio_supclap import check_sampling_rate, load_waveform, to_float, to_mono
 from processing_supclap.decoding_supclap import decode
 
-from .files import DataError, name_some, without_folder
+from .files import DataError, encoded, name_some, without_folder
 from .rows import Rows, removed_of, select
 
 
@@ -95,13 +95,15 @@ def content_hash(audio: Any) -> str:
 
 def inspect_clip(audio, name: str) -> ClipFacts:
     """Decodes a clip in full and looks at it; whatever is wrong with it is in `error`."""
+    if encoded(audio) is None:
+        return ClipFacts(error=f"{name} has no audio.")
     try:
         file_hash = content_hash(audio)
         rate, samples = _decode(audio, name)
         samples = to_float(samples, name)
         mono = to_mono(samples, name, 1)
     except (OSError, ValueError, TypeError, ImportError) as error:
-        return ClipFacts(error=str(error))
+        return ClipFacts(error=str(error) if name in str(error) else f"{name}: {error}")
     if len(mono) * 100 < rate:  # one mel hop is 10 ms
         return ClipFacts(error=f"{name}: too short, {1000 * len(mono) / rate:.1f} ms.", file_hash=file_hash)
     loud = np.abs(samples).max(axis=1) >= FULL_SCALE
@@ -119,12 +121,11 @@ def inspect_clip(audio, name: str) -> ClipFacts:
 
 
 def _decode(audio, name: str) -> tuple[int, np.ndarray]:
-    if isinstance(audio, dict) and audio.get("array") is None:
-        audio = audio.get("bytes") or audio.get("path")
-    if isinstance(audio, str | Path | bytes | bytearray | memoryview):
-        samples, rate = decode(audio, name)
+    file = encoded(audio)
+    if isinstance(file, str | Path | bytes | bytearray | memoryview):
+        samples, rate = decode(file, name)
         return rate, samples
-    rate = int(audio["sampling_rate"])
+    rate = check_sampling_rate(audio.get("sampling_rate") if isinstance(audio, Mapping) else None, name)
     return rate, load_waveform(audio, target_sampling_rate=rate, name=name).numpy()[:, None]
 
 
@@ -141,9 +142,7 @@ def _can_open(audio, name: str) -> ClipFacts:
     """A look at the head of the file or bytes only."""
     import soundfile
 
-    held = audio
-    if isinstance(audio, dict) and audio.get("array") is None:
-        held = audio.get("bytes") or audio.get("path")
+    held = encoded(audio)
     try:
         if isinstance(held, str | Path):
             if soundfile.info(str(held)).frames > 0:
@@ -190,7 +189,7 @@ def inspect_rows(
 ) -> Iterator[ClipFacts]:
     """Facts of each row's audio in order; with `full` unset, only whether its file opens."""
     look = inspect_clip if full else _can_open
-    return map_rows(lambda row: look(row["audio"], f"clip {row['id']!r}"), rows, progress, workers)
+    return map_rows(lambda row: look(row.get("audio"), f"clip {row['id']!r}"), rows, progress, workers)
 
 
 def drop_undecodable(rows: Sequence[dict], where: str, skip_bad: bool) -> "Rows | Sequence[dict]":
@@ -213,5 +212,5 @@ def drop_undecodable(rows: Sequence[dict], where: str, skip_bad: bool) -> "Rows 
     removed = removed_of(rows)
     for index, error in bad:
         row = rows[index]
-        removed.append({"id": row["id"], "reason": without_folder(error, row["audio"])})
+        removed.append({"id": row["id"], "reason": without_folder(error, row.get("audio"))})
     return select(rows, [index for index in range(len(rows)) if index not in wrong], removed)
