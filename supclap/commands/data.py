@@ -48,13 +48,26 @@ def _option(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals:
         raise ValueError(f"--option needs KEY=VALUE, got {text!r}.")
-    return key, yaml.safe_load(value)
+    try:
+        return key, yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise ValueError(
+            f"--option {text!r}: {value!r} is not YAML; a list is [a, b], a text with signs 'a: b'."
+        ) from None
 
 
 def _check(arguments: argparse.Namespace, options: dict) -> int:
-    from supclap.data.check import check_splits, format_report, refused
+    from supclap.data.check import check_splits, format_report
     from supclap.data.opening import open_rows
 
+    if arguments.json not in (None, "-"):
+        # before all audio is read, which may take hours
+        try:
+            open(arguments.json, "a").close()
+        except OSError as error:
+            raise ValueError(
+                f"--json: {arguments.json!r} cannot be written ({error.strerror}). Name a file in a folder that is there."
+            ) from None
     splits = open_rows(arguments.path, arguments.corpus, arguments.splits, options, keep_bad=True)
     report = check_splits(splits, progress=not arguments.quiet and arguments.json != "-", workers=arguments.workers)
     if arguments.json == "-":
@@ -65,7 +78,7 @@ def _check(arguments: argparse.Namespace, options: dict) -> int:
         if arguments.json:
             with open(arguments.json, "w", encoding="utf-8") as file:
                 json.dump(report, file, ensure_ascii=False, indent=1)
-    return int(refused(report) > 0)
+    return int(report["n_refused"] > 0)
 
 
 def _prepare(arguments: argparse.Namespace, options: dict) -> int:

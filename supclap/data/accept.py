@@ -15,6 +15,13 @@ def clean_captions(captions) -> list:
     return [" ".join(caption.split()) if isinstance(caption, str) else caption for caption in captions]
 
 
+def as_they_are(rows: Iterable[dict] | LazyRows) -> Rows | LazyRows:
+    """Rows for a look at them, nothing left out or refused; `audio` is `None` where it is missing."""
+    if isinstance(rows, LazyRows):
+        return rows
+    return Rows({"audio": None, **row, "captions": clean_captions(row.get("captions", []))} for row in rows)
+
+
 def accept_rows(rows: Iterable[dict], where: str, folder: str, skip_bad: bool) -> Rows:
     """Checks rows of a loader, which carry the name of their audio in `file` and `None` in `audio` where it is missing.
 

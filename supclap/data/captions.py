@@ -27,6 +27,11 @@ def stable_hash(*parts: object) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
+def is_text(caption: object) -> bool:
+    """Whether a caption can be trained on."""
+    return isinstance(caption, str) and bool(caption.strip())
+
+
 def check_row(row: dict, index: int) -> None:
     """Raises a `ValueError` that names the row when it has no usable audio or captions."""
     name = f"row {index} (id {row.get('id')!r})"
@@ -38,7 +43,7 @@ def check_row(row: dict, index: int) -> None:
     if isinstance(captions, str) or not captions:
         raise ValueError(f"{name} needs `captions`, a list with at least one string; got {captions!r}.")
     for caption in captions:
-        if not isinstance(caption, str) or not caption.strip():
+        if not is_text(caption):
             raise ValueError(f"{name} has the caption {caption!r}; captions must be non-empty strings.")
     language = row.get("language")
     if isinstance(language, list) and len(language) != len(captions):

@@ -2,25 +2,35 @@
 
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .captions import caption_languages
+from .captions import caption_languages, check_row, is_text
 from .inspection import ClipFacts, inspect_clip, map_rows
 
 
-EXAMPLES = 20
-
-
-class Findings:
-    """A kind of problem: how many, and the first 20 of them."""
-
-    def __init__(self, items: Iterable[str]):
-        self.items = list(items)
-
-    def to_dict(self) -> dict:
-        return {"count": len(self.items), "first": self.items[:EXAMPLES]}
+# Training would refuse these; the others it takes.
+REFUSED = (
+    "missing files",
+    "unreadable audio",
+    "clips of one id",
+    "clips without captions",
+    "captions empty or no text",
+    "languages that do not fit",
+)
+KINDS = (
+    *REFUSED,
+    "silent audio",
+    "clipped audio",
+    "mostly zeros",
+    "duplicate audio",
+    "captions that read as missing",
+    "captions without a letter",
+    "duplicate captions",
+)
+# What programs write in place of a missing value; a table that went through text holds it as a caption.
+MISSING = ("nan", "none", "null", "n/a", "#n/a", "<na>")
 
 
 def check_splits(
@@ -35,15 +45,27 @@ def check_splits(
 
     Returns:
         `splits`: for each its counts, hours, sampling rates, channels and lengths, its languages and scripts, and the
-        problems found in it; `between_splits`: what occurs in two of them; `n_problems`: how many findings there are.
+        `problems` found in it; `between_splits`: what occurs in two of them; `n_problems`: how many findings there are,
+        and `n_refused` of those that training would refuse. A kind of problem has a `count` and all `findings`, each
+        with the ids of its `clips` (between splits by split) and a `detail`.
     """
     facts = {name: _inspect(name, rows, progress, workers) for name, rows in splits.items()}
     report = {"splits": {name: _describe(looked) for name, looked in facts.items()}}
-    report["between_splits"] = {name: Findings(items).to_dict() for name, items in _leaks(facts).items()}
+    report["between_splits"] = {name: _counted(items) for name, items in _leaks(facts).items()}
     findings = [*report["between_splits"].values()]
     findings += [item for split in report["splits"].values() for item in split["problems"].values()]
     report["n_problems"] = sum(item["count"] for item in findings)
+    problems = [split["problems"] for split in report["splits"].values()]
+    report["n_refused"] = sum(found[kind]["count"] for found in problems for kind in REFUSED)
     return report
+
+
+def _counted(findings: list[dict]) -> dict:
+    return {"count": len(findings), "findings": findings}
+
+
+def _finding(clips: list[str] | dict[str, list[str]], detail: str | None = None) -> dict:
+    return {"clips": clips, "detail": detail}
 
 
 def _inspect(
@@ -60,8 +82,8 @@ def _inspect(
 def _describe(looked: Sequence[tuple[dict, ClipFacts | None]]) -> dict:
     read = [facts for _, facts in looked if facts is not None and facts.error is None]
     durations = np.array([facts.duration for facts in read]) if read else np.zeros(1)
-    captions = [(row, caption) for row, _ in looked for caption in row.get("captions") or []]
-    texts = [caption for _, caption in captions if isinstance(caption, str) and caption.strip()]
+    captions = [caption for row, _ in looked for caption in row.get("captions") or []]
+    texts = list(filter(is_text, captions))
     words = np.array([len(text.split()) for text in texts]) if texts else np.zeros(1)
     languages = Counter(
         code or "not stated" for row, _ in looked if row.get("captions") for code in caption_languages(row)
@@ -78,7 +100,7 @@ def _describe(looked: Sequence[tuple[dict, ClipFacts | None]]) -> dict:
         "languages": dict(languages.most_common()),
         "scripts": dict(Counter(map(script_of, texts)).most_common()),
         "labels": len({row["label"] for row, _ in looked if row.get("label") is not None}),
-        "problems": {name: Findings(items).to_dict() for name, items in _problems(looked).items()},
+        "problems": {name: _counted(items) for name, items in _problems(looked).items()},
     }
 
 
@@ -87,55 +109,57 @@ def _quantiles(values: np.ndarray) -> dict[str, float]:
     return {"shortest": float(low), "median": float(median), "longest": float(high), "mean": float(values.mean())}
 
 
-def _problems(looked: Sequence[tuple[dict, ClipFacts | None]]) -> dict[str, list[str]]:
-    problems: dict[str, list[str]] = {
-        name: []
-        for name in (
-            "missing files",
-            "unreadable audio",
-            "silent audio",
-            "clipped audio",
-            "mostly zeros",
-            "duplicate audio",
-            "clips without captions",
-            "captions empty or no text",
-            "duplicate captions",
-        )
-    }
+def _problems(looked: Sequence[tuple[dict, ClipFacts | None]]) -> dict[str, list[dict]]:
+    problems: dict[str, list[dict]] = {kind: [] for kind in KINDS}
+    by_id: Counter = Counter()
     by_audio: dict[str, list[str]] = defaultdict(list)
     by_caption: dict[str, dict[str, None]] = defaultdict(dict)
-    for row, facts in looked:
+
+    def note(kind: str, detail: str | None = None) -> None:
+        problems[kind].append(_finding([clip], detail))
+
+    for index, (row, facts) in enumerate(looked):
         clip = str(row.get("id"))
+        by_id[clip] += 1
         if facts is None:
-            problems["missing files"].append(f"{clip}: {row.get('file')!r}")
+            note("missing files", repr(row.get("file")))
         elif facts.error:
-            problems["unreadable audio"].append(facts.error)
+            note("unreadable audio", facts.error)
         else:
             by_audio[facts.audio_hash].append(clip)
             if facts.is_silent:
-                problems["silent audio"].append(clip)
+                note("silent audio")
             elif facts.zeros > 0.3:
-                problems["mostly zeros"].append(f"{clip}: {facts.zeros:.0%}")
+                note("mostly zeros", f"{facts.zeros:.0%}")
             if facts.is_clipped:
-                problems["clipped audio"].append(f"{clip}: {facts.clipped:.2%} of its samples")
+                note("clipped audio", f"{facts.clipped:.2%} of its samples")
         captions = row.get("captions") or []
         if not captions:
-            problems["clips without captions"].append(clip)
+            note("clips without captions")
+        elif all(map(is_text, captions)):
+            try:
+                check_row(row | {"audio": ""}, index)
+            except ValueError as error:
+                note("languages that do not fit", str(error))
         for caption in captions:
-            if not isinstance(caption, str) or not any(map(str.isalnum, caption)):
-                problems["captions empty or no text"].append(f"{clip}: {caption!r}")
+            if not is_text(caption):
+                note("captions empty or no text", repr(caption))
+                continue
+            if caption.strip().casefold() in MISSING:
+                note("captions that read as missing", f"{caption!r}, perhaps an empty cell that was saved as text")
+            elif not any(map(str.isalnum, caption)):
+                note("captions without a letter", repr(caption))
             elif row.get("group") is None:  # the captions of a class are meant to be alike
                 by_caption[" ".join(caption.casefold().split()).rstrip(".")][clip] = None
-    problems["duplicate audio"] = [" = ".join(clips) for clips in by_audio.values() if len(clips) > 1]
+    problems["clips of one id"] = [_finding([clip], f"{n} rows") for clip, n in by_id.items() if n > 1]
+    problems["duplicate audio"] = [_finding(clips) for clips in by_audio.values() if len(clips) > 1]
     problems["duplicate captions"] = [
-        f"{caption!r}: {len(clips)} clips ({', '.join(list(clips)[:3])}{', …' if len(clips) > 3 else ''})"
-        for caption, clips in by_caption.items()
-        if len(clips) > 1
+        _finding(list(clips), repr(caption)) for caption, clips in by_caption.items() if len(clips) > 1
     ]
     return problems
 
 
-def _leaks(facts: Mapping[str, Sequence[tuple[dict, ClipFacts | None]]]) -> dict[str, list[str]]:
+def _leaks(facts: Mapping[str, Sequence[tuple[dict, ClipFacts | None]]]) -> dict[str, list[dict]]:
     """Clips that two splits share: by id, by recording, and by the samples of their audio."""
     keys = {
         "same id": lambda row, fact: row.get("id"),
@@ -144,14 +168,14 @@ def _leaks(facts: Mapping[str, Sequence[tuple[dict, ClipFacts | None]]]) -> dict
     }
     leaks = {}
     for name, key in keys.items():
-        where: dict[str, dict[str, str]] = defaultdict(dict)
+        where: dict[str, dict[str, list[str]]] = defaultdict(dict)
         for split, looked in facts.items():
             for row, fact in looked:
-                if (value := key(row, fact)) is not None:
-                    where[value].setdefault(split, str(row.get("id")))
+                if (value := key(row, fact)) not in (None, ""):
+                    where[value].setdefault(split, []).append(str(row.get("id")))
         leaks[name] = [
-            " = ".join(f"{split} {clip}" for split, clip in found.items())
-            for found in where.values()
+            _finding(found, str(value) if name == "same recording" else None)
+            for value, found in where.items()
             if len(found) > 1
         ]
     return leaks
@@ -191,10 +215,12 @@ def _counts(counts: Mapping, unit: str = "", most: int = 5) -> str:
 
 def _findings(problems: Mapping[str, Mapping]) -> list[str]:
     found = [(name, item) for name, item in problems.items() if item["count"]]
-    return [f"  ! {item['count']:>6} {name}, e.g. {item['first'][0][:100]}" for name, item in found]
+    return [f"  ! {item['count']:>6} {name}, e.g. {_in_words(item['findings'][0])[:100]}" for name, item in found]
 
 
-def refused(report: Mapping) -> int:
-    """How many clips or captions training would refuse."""
-    kinds = ("missing files", "unreadable audio", "clips without captions", "captions empty or no text")
-    return sum(split["problems"][kind]["count"] for split in report["splits"].values() for kind in kinds)
+def _in_words(finding: Mapping) -> str:
+    clips = finding["clips"]
+    if isinstance(clips, Mapping):
+        clips = [f"{split} {some[0]}" for split, some in clips.items()]
+    named = " = ".join(clips[:3]) + (f" = … ({len(clips)} in all)" if len(clips) > 3 else "")
+    return f"{named}: {finding['detail']}" if finding["detail"] else named

@@ -32,6 +32,11 @@ def name_some(items: Sequence[str]) -> str:
     return "; ".join(items[:NAMED]) + more
 
 
+def one_or_more(value: Any) -> list:
+    """The items of a list; a text or a number stands for a list of it alone, as in `sources: soundbible`."""
+    return [value] if isinstance(value, str | int) else list(value)
+
+
 def without_folder(reason: str, audio) -> str:
     """A reason that names a clip's file by its name alone, for lists that are published: folders are private."""
     path = audio.get("path") if isinstance(audio, dict) else audio

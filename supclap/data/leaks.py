@@ -7,7 +7,7 @@ one corpus is found in another one whatever its file is called there.
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from .files import DataError, read_csv, read_json
+from .files import DataError, one_or_more, read_csv, read_json
 from .rows import LazyRows, Rows, removed_of, select, without_audio
 
 
@@ -80,13 +80,13 @@ def leaked_recordings(name: str, folder: str | Path) -> set[str]:
 
 
 def exclude_leaks(
-    rows: Sequence[dict], names: Iterable[str], folder: str | Path, where: str = "the training data"
+    rows: Sequence[dict], names: str | Iterable[str], folder: str | Path, where: str = "the training data"
 ) -> Rows | LazyRows:
     """Rows whose recording no list names; those left out are noted in `removed`.
 
     Args:
         rows: Training rows with `recording`.
-        names: Evaluation sets, or paths of leak lists.
+        names: Evaluation sets, or paths of leak lists; one or several.
         folder: Where published lists are looked for.
         where: What messages call the rows.
 
@@ -94,7 +94,7 @@ def exclude_leaks(
         DataError: A list is missing, no row says what it was cut from, so that nothing can be told, or all rows leak.
     """
     leaked: dict[str, str] = {}
-    for name in names:
+    for name in one_or_more(names):
         for recording in leaked_recordings(name, folder):
             leaked.setdefault(recording, name)
     kept, removed, unknown = [], removed_of(rows), 0

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .accept import accept_rows
+from .accept import accept_rows, as_they_are
 from .corpora import default_splits, load_corpus
-from .files import DataError
+from .files import DataError, one_or_more
 from .inspection import drop_undecodable
 from .leaks import exclude_leaks
 from .mixture import CorpusMixture
@@ -27,8 +27,8 @@ TABLE_KEYS += ("label_column", "group_column", "label_captions")
 PART_KEYS = ("corpus", "data_dir", "splits", "weight", "options")
 
 
-def to_rows(table: list[dict], folder: Path, args: "DataArguments", name: str) -> Rows:
-    """A table in the row format.
+def to_rows(table: list[dict], folder: Path, args: "DataArguments", name: str, keep_bad: bool = False) -> Rows:
+    """A table in the row format; with `keep_bad` all rows as they stand.
 
     Raises:
         DataError: A column is missing, a label has no captions, or a file does not exist; the first 20 are named.
@@ -50,14 +50,14 @@ def to_rows(table: list[dict], folder: Path, args: "DataArguments", name: str) -
                 if label is not None and label not in label_captions:
                     raise DataError(f"{name}, row {index}: label {label!r} has no entry in label_captions.")
                 # the captions are the class's, so clips of a class are no negatives; without a class there are none
-                row |= {"captions": list(label_captions.get(label, ())), "group": label}
+                row |= {"captions": one_or_more(label_captions.get(label, ())), "group": label}
             if args.group_column:
                 recording = records[row["id"]].get(args.group_column)
                 # a blank cell says nothing; as a value it would make all blank clips one recording
                 row["recording"] = None if recording is None or not str(recording).strip() else recording
             yield row
 
-    return accept_rows(complete(), name, str(folder), args.skip_bad)
+    return as_they_are(complete()) if keep_bad else accept_rows(complete(), name, str(folder), args.skip_bad)
 
 
 def load_splits(args: "DataArguments") -> dict[str, Sequence[dict] | RowStream]:
@@ -103,7 +103,19 @@ def load_splits(args: "DataArguments") -> dict[str, Sequence[dict] | RowStream]:
     return splits | {"train": mixture}
 
 
-def _table_splits(args: "DataArguments") -> dict[str, Sequence[dict]]:
+def splits_as_they_are(args: "DataArguments") -> dict[str, Sequence[dict]]:
+    """The rows that a recipe starts from, unusable and leaking ones included, for `supclap data check`.
+
+    A corpus of a mixture is a split of its own, in full.
+    """
+    args = dataclasses.replace(args, streaming=False)
+    splits = _corpus_splits(args, keep_bad=True) if args.corpus is not None else _table_splits(args, keep_bad=True)
+    if args.corpora is None:
+        return splits
+    return {**_parts(args, keep_bad=True), **{name: rows for name, rows in splits.items() if name in EVALUATED}}
+
+
+def _table_splits(args: "DataArguments", keep_bad: bool = False) -> dict[str, Sequence[dict]]:
     if args.data_dir is None:
         raise DataError("data_dir is not set: name the folder of the clips, e.g. --data_dir path/to/clips.")
     folder = Path(args.data_dir)
@@ -118,7 +130,7 @@ def _table_splits(args: "DataArguments") -> dict[str, Sequence[dict]]:
         path = folder / file
         table = tables.setdefault(file, read_table(path) if file not in tables else [])
         if args.split_column:
-            wanted = {str(value) for value in getattr(args, f"{split}_splits") or []}
+            wanted = {str(value) for value in one_or_more(getattr(args, f"{split}_splits") or [])}
             if args.split_column not in columns_of(table):
                 raise DataError(
                     f"{path} has no column {args.split_column!r}; its columns are {sorted(columns_of(table))}."
@@ -130,7 +142,7 @@ def _table_splits(args: "DataArguments") -> dict[str, Sequence[dict]]:
                     f"{path}: no row has {args.split_column} in {sorted(wanted)}, named by {split}_splits; there are "
                     f"{there}. For no {split}, set {split}_file to null."
                 )
-        splits[split] = to_rows(table, path.parent, args, str(path))
+        splits[split] = to_rows(table, path.parent, args, str(path), keep_bad)
     if "train" not in splits and args.corpora is None:
         raise DataError("train_file is not set: name the table of the training clips.")
     return splits
@@ -152,7 +164,7 @@ def _refuse_table_keys(args: "DataArguments") -> None:
         )
 
 
-def _corpus_splits(args: "DataArguments") -> dict[str, Sequence[dict]]:
+def _corpus_splits(args: "DataArguments", keep_bad: bool = False) -> dict[str, Sequence[dict]]:
     _refuse_table_keys(args)
     if args.data_dir is None:
         raise DataError(f"data_dir is not set: name the folder of {args.corpus}.")
@@ -163,13 +175,15 @@ def _corpus_splits(args: "DataArguments") -> dict[str, Sequence[dict]]:
         chosen = getattr(args, f"{split}_splits") or names.get(split)
         if chosen and not (split == "train" and later):
             options = args.corpus_options or {}
-            splits[split] = load_corpus(args.corpus, args.data_dir, chosen, args.skip_bad, **options)
+            splits[split] = load_corpus(
+                args.corpus, args.data_dir, chosen, args.skip_bad, keep_bad=keep_bad, **options
+            )
     if "train" not in splits and not later:
         raise DataError(f"train_splits is not set: name the splits of {args.corpus} to train on, e.g. [1, 2, 3].")
     return splits
 
 
-def _parts(args: "DataArguments") -> dict[str, Sequence[dict]]:
+def _parts(args: "DataArguments", keep_bad: bool = False) -> dict[str, Sequence[dict]]:
     """The corpora of a mixture by name; two of one kind are told apart by their number."""
     parts = {}
     for number, part in enumerate(args.corpora):
@@ -180,7 +194,9 @@ def _parts(args: "DataArguments") -> dict[str, Sequence[dict]]:
         chosen = part.get("splits") or default_splits(part["corpus"], part["data_dir"]).get("train") or ["train"]
         name = part["corpus"] if part["corpus"] not in parts else f"{part['corpus']}-{number}"
         options = part.get("options") or {}
-        parts[name] = load_corpus(part["corpus"], part["data_dir"], chosen, args.skip_bad, **options)
+        parts[name] = load_corpus(
+            part["corpus"], part["data_dir"], chosen, args.skip_bad, keep_bad=keep_bad, **options
+        )
     if not parts:
         raise DataError("corpora is an empty list: name at least one corpus to train on.")
     return parts

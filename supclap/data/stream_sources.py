@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .corpora import corpus_loader, default_splits
 from .corpora.hub import ColumnMapping, open_dataset
 from .corpora.webdataset import find_shards, rows_of_shard
-from .files import DataError
+from .files import DataError, one_or_more
 from .leaks import leaked_recordings
 from .streaming import RowStream
 
@@ -58,12 +58,12 @@ def stream_corpus(args: "DataArguments", held_out: set) -> RowStream:
     Raises:
         DataError: The source cannot be opened, or the arguments ask for what a stream cannot give.
     """
-    chosen = args.train_splits or default_splits(args.corpus, args.data_dir)["train"]
+    chosen = one_or_more(args.train_splits or default_splits(args.corpus, args.data_dir)["train"])
     if len(chosen) > 1:
         raise DataError(f"{args.corpus}: name one split, not {', '.join(map(str, chosen))}.")
     options, split = args.corpus_options or {}, str(chosen[0])
     corpus_loader(args.corpus, options)  # refuses options that the corpus has not
-    for name in args.exclude_leaks_of or ():
+    for name in one_or_more(args.exclude_leaks_of or ()):
         held_out = held_out | leaked_recordings(name, args.leak_lists or args.data_dir)
     folder = Path(args.data_dir)
     stream = (_hub if args.corpus == "hub" else _shards)(folder, split, options)

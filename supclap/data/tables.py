@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from .corpora.common import LABEL_TEMPLATE, label_caption, label_of
-from .files import DataError, read_csv, read_text
+from .files import DataError, one_or_more, read_csv, read_text
 
 
 # columns that become keys of the row as they are
@@ -109,7 +109,7 @@ def table_rows(
     table: Sequence[dict],
     path: Path,
     audio_column: str = "file_name",
-    caption_columns: Sequence[str] | None = None,
+    caption_columns: str | Sequence[str] | None = None,
     label_column: str | None = None,
     template: str = LABEL_TEMPLATE,
     defaults: Mapping[str, str | None] | None = None,
@@ -133,6 +133,7 @@ def table_rows(
     columns = columns_of(table)
     if caption_columns is None:
         caption_columns = [] if label_column else find_caption_columns(columns, str(path))
+    caption_columns = one_or_more(caption_columns)
     absent = [
         name for name in (audio_column, *caption_columns, label_column) if name is not None and name not in columns
     ]

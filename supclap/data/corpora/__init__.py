@@ -6,8 +6,8 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from ..accept import accept_lazy, accept_rows
-from ..files import DataError
+from ..accept import accept_lazy, accept_rows, as_they_are
+from ..files import DataError, one_or_more
 from ..leaks import exclude_leaks
 from ..rows import LazyRows, Rows
 
@@ -24,8 +24,9 @@ def load_corpus(
     data_dir: str | Path,
     split: str | int | Sequence[str | int] = "train",
     skip_bad: bool = False,
-    exclude_leaks_of: Iterable[str] = (),
+    exclude_leaks_of: str | Iterable[str] = (),
     leak_lists: str | Path | None = None,
+    keep_bad: bool = False,
     **options,
 ) -> Rows | LazyRows:
     """Rows of one or several splits of a corpus.
@@ -36,8 +37,10 @@ def load_corpus(
             name in it.
         split: A split, or several; the corpus's own name of it works too, and a fold is a split.
         skip_bad: Whether to leave rows without usable audio or captions out. They are listed in `removed`.
-        exclude_leaks_of: Evaluation sets whose recordings to leave out; see [`~supclap.data.leaks.exclude_leaks`].
+        exclude_leaks_of: Evaluation set or sets whose recordings to leave out; see [`~supclap.data.leaks.exclude_leaks`].
         leak_lists: Folder of their leak lists; looked for in `data_dir` when omitted.
+        keep_bad: Whether to keep all rows as they stand, for a look at them: those without usable audio or captions,
+            of one id, and of leaks. `audio` is `None` where it is missing.
         options: Options of the corpus; its module's `load` describes them.
 
     Returns:
@@ -53,16 +56,17 @@ def load_corpus(
     folder = Path(data_dir)
     if name != "hub" and not folder.is_dir():
         raise DataError(f"data_dir {str(folder)!r} is not a folder.")
-    splits = [split] if isinstance(split, str | int) else list(split)
+    splits = one_or_more(split)
     parts = [load(folder, split_name(name, one)) for one in splits]
     where = f"{name} {' + '.join(map(str, splits))}"
-    if isinstance(parts[0], LazyRows):
-        if len(parts) > 1:
-            raise DataError(f"{name}: name one split, not {', '.join(map(str, splits))}.")
-        rows = accept_lazy(parts[0], where, skip_bad)
-    else:
-        rows = accept_rows((row for part in parts for row in part), where, str(folder), skip_bad)
-    names = list(exclude_leaks_of)
+    lazy = isinstance(parts[0], LazyRows)
+    if lazy and len(parts) > 1:
+        raise DataError(f"{name}: name one split, not {', '.join(map(str, splits))}.")
+    rows = parts[0] if lazy else (row for part in parts for row in part)
+    if keep_bad:
+        return as_they_are(rows)
+    rows = accept_lazy(rows, where, skip_bad) if lazy else accept_rows(rows, where, str(folder), skip_bad)
+    names = one_or_more(exclude_leaks_of)
     return exclude_leaks(rows, names, leak_lists or folder, where) if names else rows
 
 

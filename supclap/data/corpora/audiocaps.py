@@ -7,7 +7,7 @@ translation is a file of the same columns in a folder named by its language: `ja
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..files import AudioIndex, DataError, first_existing, read_csv
+from ..files import AudioIndex, DataError, first_existing, one_or_more, read_csv
 from .common import json_rows, numbered, whole_number, youtube_id, youtube_names
 
 
@@ -22,7 +22,7 @@ def load(
     annotations: str | None = None,
     audio_dir: str | None = None,
     version: int | None = None,
-    languages: Sequence[str] = ("en",),
+    languages: str | Sequence[str] = ("en",),
 ) -> Iterator[dict]:
     """Rows of a split.
 
@@ -44,6 +44,7 @@ def load(
     files = [f"{place}{name}.csv" for place in places[version]]
     files += [f"{name}.json", f"retrieval_json_files/{name}.json", f"AudioCaps_{name}.json"]
     clips: dict[str, dict] = {}
+    languages = one_or_more(languages)
     for language in languages:
         own = files if language == "en" else []
         path = (

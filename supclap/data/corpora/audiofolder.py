@@ -25,7 +25,7 @@ def load(
     folder: Path,
     split: str,
     audio_column: str = "file_name",
-    caption_columns: Sequence[str] | None = None,
+    caption_columns: str | Sequence[str] | None = None,
     label_column: str | None = None,
     template: str = LABEL_TEMPLATE,
     language: str | None = None,
@@ -43,7 +43,7 @@ def load(
         language: Language of the captions where the metadata has no column `language`.
         licence: Licence where the metadata has no column `licence`.
     """
-    split = _canonical(split)
+    split = canonical(split)
     place = _place(folder, split)
     given = {"language": language, "licence": licence}
     own, whole = _metadata(place) if place else None, _metadata(folder)
@@ -51,7 +51,7 @@ def load(
         path = own or whole
         table = read_table(path)
         if not own:
-            splits = _splits_of(path, table, audio_column)
+            splits = splits_of(path, table, audio_column)
             table = [record for record, name in zip(table, splits, strict=True) if name == split]
             if not table:
                 raise DataError(
@@ -96,12 +96,13 @@ def splits_in(folder: Path, audio_column: str = "file_name") -> list[str]:
     places = {split: _place(folder, split) for split in FOLDERS}
     found = {split for split, place in places.items() if place and (not whole or _metadata(place))}
     if whole:
-        found |= set(_splits_of(whole, read_table(whole), audio_column))
+        found |= set(splits_of(whole, read_table(whole), audio_column))
     known = [split for split in FOLDERS if split in found]
     return [*known, *sorted(found - set(known))] or ["train"]
 
 
-def _canonical(name: str) -> str:
+def canonical(name: str) -> str:
+    """The name of a split that another one, such as `val`, stands for."""
     return next((split for split, names in FOLDERS.items() if name.casefold() in names), name)
 
 
@@ -113,13 +114,17 @@ def _metadata(place: Path) -> Path | None:
     return next((place / name for name in METADATA if (place / name).is_file()), None)
 
 
-def _splits_of(path: Path, table: Sequence[dict], audio_column: str) -> list[str]:
-    """The split of each record of the metadata of a whole folder."""
+def splits_of(path: Path, table: Sequence[dict], audio_column: str = "file_name") -> list[str]:
+    """The split of each record of the metadata of a whole folder, by its column `split` or else its folder.
+
+    Raises:
+        DataError: The column is there, and has no value for a row.
+    """
     if SPLIT_COLUMN not in columns_of(table):
         folders = [PurePosixPath(str(record.get(audio_column) or "")).parent.parts for record in table]
-        names = [_canonical(parts[0]) if parts else "" for parts in folders]
+        names = [canonical(parts[0]) if parts else "" for parts in folders]
         return [name if name in FOLDERS else "train" for name in names]
     values = [str(record.get(SPLIT_COLUMN) or "").strip() for record in table]
     if "" in values:
         raise DataError(f"{path}, row {values.index('')}: no value in the column {SPLIT_COLUMN}.")
-    return [_canonical(value) for value in values]
+    return [canonical(value) for value in values]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..accept import clean_captions
-from ..files import DataError
+from ..files import DataError, one_or_more
 from ..rows import LazyRows
 from ..tables import PASSED_ON, add_captions, captions_of, find_caption_columns
 from .common import LABEL_TEMPLATE, label_caption, label_of
@@ -44,7 +44,7 @@ class DatasetRows(LazyRows):
         self,
         dataset: "Dataset",
         audio_column: str = "audio",
-        caption_columns: Sequence[str] | None = None,
+        caption_columns: str | Sequence[str] | None = None,
         label_column: str | None = None,
         id_column: str | None = None,
         template: str = LABEL_TEMPLATE,
@@ -112,11 +112,12 @@ class ColumnMapping:
         columns = list(dataset.features or dataset.column_names or [])
         if caption_columns is None:
             caption_columns = [] if label_column else find_caption_columns(columns, name)
+        caption_columns = one_or_more(caption_columns)
         wanted = [audio_column, *caption_columns, label_column, id_column]
         absent = [column for column in wanted if column is not None and column not in columns]
         if absent:
             raise DataError(f"{name} has no column {', '.join(map(repr, absent))}; its columns are {sorted(columns)}.")
-        self.audio_column, self.caption_columns = audio_column, list(caption_columns)
+        self.audio_column, self.caption_columns = audio_column, caption_columns
         self.label_column, self.id_column = label_column, id_column
         self.template, self.name = template, name
         self.prefix = f"{name}/{split}" if split else name
@@ -176,7 +177,7 @@ def load(
     folder: Path,
     split: str,
     audio_column: str = "audio",
-    caption_columns: Sequence[str] | None = None,
+    caption_columns: str | Sequence[str] | None = None,
     label_column: str | None = None,
     id_column: str | None = None,
     template: str = LABEL_TEMPLATE,

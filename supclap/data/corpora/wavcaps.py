@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from ..files import AudioIndex, DataError, first_existing
+from ..files import AudioIndex, DataError, first_existing, one_or_more
 from .common import freesound, json_rows, youtube_id
 
 
@@ -21,7 +21,7 @@ SOURCES = {
 
 
 def load(
-    folder: Path, split: str, sources: Sequence[str] = tuple(SOURCES), audio_dir: str | None = None
+    folder: Path, split: str, sources: str | Sequence[str] = tuple(SOURCES), audio_dir: str | None = None
 ) -> Iterator[dict]:
     """Rows of the sources.
 
@@ -33,6 +33,7 @@ def load(
             lies in a folder of its name. That may be missing where there is one source only.
     """
     root = folder / (audio_dir or "")
+    sources = one_or_more(sources)
     for source in sources:
         if source not in SOURCES:
             raise DataError(f"WavCaps has the sources {', '.join(SOURCES)}, not {source!r}.")
