@@ -4,6 +4,7 @@ import csv
 import html
 import io
 import json
+import math
 import os
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -44,11 +45,47 @@ def without_folder(reason: str, audio) -> str:
     return reason.replace(f"{folder}{os.sep}", "") if folder else reason
 
 
+def decimal(text: str | int | float, where: str, kind: str = "number") -> float:
+    """A finite number, which a spreadsheet may have saved as `0,5`.
+
+    Raises:
+        DataError: It is none.
+    """
+    try:
+        value = float(str(text).strip().replace(",", "."))
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise DataError(f"{where}: {text!r} is no {kind}.")
+    return value
+
+
 def encoded(audio: Any) -> Any:
     """The path or the bytes that a row's audio is stored as, `None` where it holds none; decoded audio as it is."""
     if not isinstance(audio, Mapping) or any(audio.get(key) is not None for key in ("array", "raw")):
         return audio
     return audio.get("path") if audio.get("bytes") is None else audio["bytes"]
+
+
+def refuse_stand_in(path: Path) -> None:
+    """Raises a [`DataError`] where something else lies in place of a file, as downloads leave it.
+
+    Raises:
+        MissingFile: No such file.
+        DataError: It is empty, a Git LFS pointer, a web page, or an archive.
+    """
+    if not path.is_file():
+        raise MissingFile(f"No file at {str(path)!r}.")
+    with path.open("rb") as file:
+        head = file.read(512).lstrip()
+    if not head and not path.read_bytes().strip():
+        raise DataError(f"{path} is empty. Download it again.")
+    if head.startswith(b"version ") and b"oid sha256:" in head:
+        raise DataError(f"{path} is a Git LFS pointer, not the file itself. Run `git lfs pull` in its repository.")
+    if head[:15].lower().startswith((b"<!doctype html", b"<html")):
+        raise DataError(f"{path} is a web page, not the file itself. Download the raw file.")
+    if head.startswith((b"PK\x03\x04", b"\x1f\x8b", b"7z\xbc\xaf")):
+        raise DataError(f"{path} is an archive or a spreadsheet (xlsx). Unpack it, or save it as CSV UTF-8.")
 
 
 def read_text(path: Path, fallback: str | None = None) -> str:
@@ -59,21 +96,10 @@ def read_text(path: Path, fallback: str | None = None) -> str:
         fallback: Encoding to use where the file is not UTF-8, for files that are published in it.
 
     Raises:
-        MissingFile: No such file.
-        DataError: It is empty, a Git LFS pointer, a web page, an archive, or in another encoding.
+        DataError: What [`refuse_stand_in`] refuses, or another encoding.
     """
-    if not path.is_file():
-        raise MissingFile(f"No file at {str(path)!r}.")
+    refuse_stand_in(path)
     data = path.read_bytes()
-    head = data[:512].lstrip()
-    if not data.strip():
-        raise DataError(f"{path} is empty. Download it again.")
-    if head.startswith(b"version ") and b"oid sha256:" in head:
-        raise DataError(f"{path} is a Git LFS pointer, not the file itself. Run `git lfs pull` in its repository.")
-    if head[:15].lower().startswith((b"<!doctype html", b"<html")):
-        raise DataError(f"{path} is a web page, not the file itself. Download the raw file.")
-    if head.startswith((b"PK\x03\x04", b"\x1f\x8b", b"7z\xbc\xaf")):
-        raise DataError(f"{path} is an archive or a spreadsheet (xlsx). Unpack it, or save it as CSV UTF-8.")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16")
     try:
@@ -114,14 +140,14 @@ def read_csv(
         skipped += 1
     lines = lines[skipped:]
     columns = columns or {}
-    header, delimiter = _header(path, lines[0] if lines else "", columns, names)
+    csv.field_size_limit(2**31 - 1)
+    header, delimiter = _header(path, lines, columns, names)
     width = len(header)
     rows = []
     # the csv module wants the text undivided: other line ends than \n may stand inside of quotes
     reader = csv.reader(
         io.StringIO("".join(lines), newline=""), delimiter=delimiter, skipinitialspace=spaced, strict=True
     )
-    csv.field_size_limit(2**31 - 1)
     try:
         for index, fields in enumerate(reader):
             if (index == 0 and names is None) or not any(field.strip() for field in fields):
@@ -142,20 +168,16 @@ def read_csv(
 
 
 def _header(
-    path: Path, first: str, columns: Mapping[str, Sequence[str]], names: Sequence[str] | None
+    path: Path, lines: Sequence[str], columns: Mapping[str, Sequence[str]], names: Sequence[str] | None
 ) -> tuple[list[str], str]:
     """The names of the columns and the delimiter: the one that gives the columns wanted, else the most columns."""
+    if names is not None:
+        return list(names), _delimiter(path, lines, names)
+    first = lines[0] if lines else ""
     candidates = {}
     for delimiter in ",;\t":
         fields = next(csv.reader([first], delimiter=delimiter, skipinitialspace=True), [])
         candidates[delimiter] = [field.strip().strip('"') for field in fields]
-    if names is not None:
-        for delimiter, fields in candidates.items():
-            while len(fields) > len(names) and not fields[-1]:
-                fields.pop()
-            if len(fields) == len(names):
-                return list(names), delimiter
-        raise DataError(f"{path}: expected lines of {len(names)} fields ({', '.join(names)}), got {first.strip()!r}.")
     aliases = {alias.casefold(): name for name, others in columns.items() for alias in (name, *others)}
     for delimiter, fields in candidates.items():
         header = [aliases.get(field.casefold(), field) for field in fields]
@@ -174,6 +196,23 @@ def _header(
     if twice:
         raise DataError(f"{path} has the column {', '.join(sorted(twice))} twice.")
     return header, delimiter
+
+
+def _delimiter(path: Path, lines: Sequence[str], names: Sequence[str]) -> str:
+    """The delimiter of a file without a header: the one that divides most of its lines into the columns.
+
+    A comma may stand in a label or a number as well, so the others go before it where they divide as many.
+    """
+
+    def fitting(delimiter: str) -> int:
+        rows = csv.reader(lines[:1000], delimiter=delimiter, skipinitialspace=True)
+        return sum(len(fields) >= len(names) and not any(fields[len(names) :]) for fields in rows)
+
+    counts = {delimiter: fitting(delimiter) for delimiter in "\t;,"}
+    if not any(counts.values()):
+        first = lines[0].strip() if lines else ""
+        raise DataError(f"{path}: expected lines of {len(names)} fields ({', '.join(names)}), got {first!r}.")
+    return max(counts, key=counts.get)
 
 
 def read_json(path: Path):

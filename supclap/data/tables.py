@@ -1,12 +1,14 @@
 """A table of clips with columns of your own: CSV, JSON lines or Parquet, captions in one column or several."""
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from .corpora.common import LABEL_TEMPLATE, label_caption, label_of
-from .files import DataError, one_or_more, read_csv, read_text
+from .files import DataError, decimal, encoded, one_or_more, read_csv, read_text, refuse_stand_in
 
 
 # columns that become keys of the row as they are
@@ -39,8 +41,9 @@ def _read_parquet(path: Path) -> list[dict]:
     try:
         rows = pyarrow.parquet.read_table(path).to_pylist()
     except (pyarrow.ArrowException, OSError) as error:
-        read_text(path)  # says so where it is a pointer or a web page
-        raise DataError(f"{path} is not Parquet: {error}") from None
+        refuse_stand_in(path)
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise DataError(f"{path} is not Parquet, or ends early: {reason}. Get or write it again.") from None
     if not rows:
         raise DataError(f"{path} has no rows.")
     return rows
@@ -71,10 +74,33 @@ def columns_of(table: Sequence[dict]) -> list[str]:
     return list(dict.fromkeys(name for record in table for name in record))
 
 
+def is_missing(value: Any) -> bool:
+    """Whether a cell holds nothing: it is empty, or NaN, which tables have in place of it."""
+    return value is None or value == "" or value != value
+
+
+def passed_on(record: Mapping, where: str) -> dict:
+    """The columns of a record that become keys of the row, `duration` as a number.
+
+    Raises:
+        DataError: A duration is none.
+    """
+    kept = {key: record[key] for key in PASSED_ON if not is_missing(record.get(key))}
+    if "duration" in kept:
+        kept["duration"] = decimal(kept["duration"], f"{where}, duration", "number of seconds")
+    return kept
+
+
+def file_of(value: Any) -> str | None:
+    """The name of the file in a cell, which Parquet of the Hub holds next to its bytes."""
+    value = value.get("path") if isinstance(value, Mapping) else value
+    return None if is_missing(value) or isinstance(value, bytes) else str(value)
+
+
 def clip_id(record: Mapping, audio_column: str, number: int) -> str:
-    """The id of a clip: its `id`, else its file, else its row, which is then refused for want of a file."""
-    values = (record.get("id"), record.get(audio_column), f"row {number}")
-    return str(next(value for value in values if value not in (None, "")))
+    """The id of a clip: its `id`, else its file, else its row."""
+    own = record.get("id")
+    return (file_of(record.get(audio_column)) or f"row {number}") if is_missing(own) else str(own)
 
 
 def captions_of(value, where: str) -> list:
@@ -120,7 +146,7 @@ def table_rows(
     Args:
         table: Its records.
         path: The file.
-        audio_column: Column of the file.
+        audio_column: Column of the file, or in Parquet of its bytes, as `datasets` writes them.
         caption_columns: Columns of captions; each may hold a list. Those of a usual name when omitted.
         label_column: Column of the class; its caption in the template stands in where there are no captions.
         template: Caption of a class.
@@ -128,7 +154,7 @@ def table_rows(
         prefix: What stands before the file where that is the id, to tell it from files of that name elsewhere.
 
     Raises:
-        DataError: A column is missing.
+        DataError: A column is missing, or a duration is no number.
     """
     columns = columns_of(table)
     if caption_columns is None:
@@ -142,15 +168,16 @@ def table_rows(
     clips: dict[str, dict] = {}
     for number, record in enumerate(table):
         where = f"{path}, row {number}"
-        file = record.get(audio_column)
-        audio = path.parent / str(file or "")
+        file, audio = file_of(record.get(audio_column)), record.get(audio_column)
+        if not isinstance(encoded(audio), bytes):
+            audio = str(path.parent / (file or ""))
         captions = [caption for name in caption_columns for caption in captions_of(record.get(name), where)]
         row = {
             **{key: value for key, value in (defaults or {}).items() if value is not None},
-            **{key: record[key] for key in PASSED_ON if record.get(key) not in (None, "")},
-            "id": ("" if record.get("id") not in (None, "") else prefix) + clip_id(record, audio_column, number),
+            **passed_on(record, where),
+            "id": (prefix if is_missing(record.get("id")) else "") + clip_id(record, audio_column, number),
             "file": file,
-            "audio": str(audio) if audio.is_file() else None,
+            "audio": audio if not isinstance(audio, str) or os.path.isfile(audio) else None,
             "captions": captions,
         }
         if label_column:

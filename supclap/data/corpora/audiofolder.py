@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from ..files import AUDIO_SUFFIXES, DataError
-from ..tables import columns_of, read_table, table_rows
+from ..tables import columns_of, file_of, read_table, table_rows
 from .common import LABEL_TEMPLATE, label_caption
 
 
@@ -121,7 +121,7 @@ def splits_of(path: Path, table: Sequence[dict], audio_column: str = "file_name"
         DataError: The column is there, and has no value for a row.
     """
     if SPLIT_COLUMN not in columns_of(table):
-        folders = [PurePosixPath(str(record.get(audio_column) or "")).parent.parts for record in table]
+        folders = [PurePosixPath(file_of(record.get(audio_column)) or "").parent.parts for record in table]
         names = [canonical(parts[0]) if parts else "" for parts in folders]
         return [name if name in FOLDERS else "train" for name in names]
     values = [str(record.get(SPLIT_COLUMN) or "").strip() for record in table]

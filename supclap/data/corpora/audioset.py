@@ -3,8 +3,17 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..files import AudioIndex, DataError, first_existing, read_csv
-from .common import LABEL_TEMPLATE, captions_of_record, label_caption, read_caption_json, youtube_id, youtube_names
+from ..files import AudioIndex, DataError, decimal, first_existing, read_csv
+from .common import (
+    LABEL_TEMPLATE,
+    captions_of_record,
+    label_caption,
+    read_caption_json,
+    record_clip,
+    split_labels,
+    youtube_id,
+    youtube_names,
+)
 
 
 SPLITS = {
@@ -78,32 +87,30 @@ def _segments(path: Path) -> Iterator[tuple[str, str, int, int, list[str]]]:
     names = ["YTID", "start_seconds", "end_seconds", "positive_labels"]
     for line, row in enumerate(read_csv(path, names=names, spaced=True), start=1):
         where = f"{path}, row {line}"
-        start, end = _seconds(row["start_seconds"], where), _seconds(row["end_seconds"], where)
-        mids = [mid.strip() for mid in row["positive_labels"].split(",")]
+        if line == 1 and row["YTID"].strip().casefold() == "ytid":
+            continue  # a header, which the official files have as a comment
+        start, end = (int(decimal(row[key], where, "time")) for key in ("start_seconds", "end_seconds"))
+        mids = split_labels(row["positive_labels"])
         yield where, youtube_id(row["YTID"], where), start, end, mids
 
 
 def _strong(path: Path) -> Iterator[tuple[str, str, int, int, list[str]]]:
     """Segments of the strong labels: `segment_id` is the video and the start in milliseconds."""
     events: dict[str, list[tuple[float, str]]] = {}
-    for row in read_csv(path, {"segment_id": (), "start_time_seconds": (), "label": ()}):
-        events.setdefault(row["segment_id"].strip(), []).append((float(row["start_time_seconds"]), row["label"]))
+    rows = read_csv(path, {"segment_id": (), "start_time_seconds": (), "label": ()})
+    for line, row in enumerate(rows, start=1):
+        start = decimal(row["start_time_seconds"], f"{path}, row {line}", "time")
+        events.setdefault(row["segment_id"].strip(), []).append((start, row["label"]))
     for segment, found in events.items():
-        video, _, start = segment.rpartition("_")
+        video, _, milliseconds = segment.rpartition("_")
         where = f"{path}, segment {segment!r}"
-        start = _seconds(start, where) // 1000
+        start = int(decimal(milliseconds, where, "time")) // 1000
         mids = list(dict.fromkeys(mid.strip() for _, mid in sorted(found)))
         yield where, youtube_id(video, where), start, start + 10, mids
 
 
-def _seconds(text: str, where: str) -> int:
-    try:
-        return int(float(text.replace(",", ".")))
-    except ValueError:
-        raise DataError(f"{where}: {text!r} is no time.") from None
-
-
 def _captions(path: Path) -> dict[str, list[str]]:
     return {
-        str(record["id"]).removesuffix(".wav")[-11:]: captions_of_record(record) for record in read_caption_json(path)
+        record_clip(record).removesuffix(".wav")[-11:]: captions_of_record(record)
+        for record in read_caption_json(path)
     }

@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from ..files import AudioIndex, DataError, read_json
+from ..files import AudioIndex, DataError, decimal, read_json
 
 
 YOUTUBE_ID = re.compile(r"[A-Za-z0-9_-]{11}")
-NUMBER = re.compile(r"\d+")
+NUMBER = re.compile(r"(\d+)([.,]0+)?")  # a spreadsheet may have saved it with decimals
 LABEL_TEMPLATE = "This is a sound of {}."
 
 
@@ -25,19 +25,16 @@ def youtube_id(text: str, where: str) -> str:
 
 def whole_number(text: str | int | float, where: str) -> int:
     """An integer that a spreadsheet may have saved as `30.0`, `30,0` or `0030`."""
-    try:
-        value = float(str(text).strip().replace(",", "."))
-    except ValueError:
-        value = 0.5
-    if value != int(value):
+    value = decimal(text, where, "whole number")
+    if not value.is_integer():
         raise DataError(f"{where}: {text!r} is no whole number.")
     return int(value)
 
 
 def freesound(text: str | int) -> str | None:
     """The recording of a Freesound number; `None` where there is none ("Not found")."""
-    text = str(text).strip().removesuffix(".0")
-    return f"freesound:{int(text)}" if NUMBER.fullmatch(text) else None
+    number = NUMBER.fullmatch(str(text).strip())
+    return f"freesound:{int(number[1])}" if number else None
 
 
 def youtube_names(video: str, start: int, end: int | None = None) -> list[str]:
@@ -62,10 +59,16 @@ def spoken(label: str) -> str:
 
 
 def label_caption(template: str, labels: Sequence[str]) -> list[str]:
-    """The caption of a classification clip: its labels as words in the template."""
+    """The caption of a classification clip: its labels as words in the template. A clip without labels has none."""
     if "{}" not in template:
         raise DataError(f"template {template!r} has no {{}} for the label.")
-    return [template.replace("{}", ", ".join(map(spoken, labels)))]
+    words = ", ".join(filter(None, map(spoken, labels)))
+    return [template.replace("{}", words)] if words else []
+
+
+def split_labels(text: str) -> list[str]:
+    """The labels of a cell that holds them with commas between; an empty cell has none."""
+    return [label.strip() for label in text.split(",") if label.strip()]
 
 
 def class_row(
@@ -125,6 +128,11 @@ def captions_of_record(record: dict) -> list:
 def languages_of_record(record: dict, default: str) -> str | list[str]:
     """`source_lang_1`, … of ML-CLAP, one a caption; the default where there are none."""
     return [value for _, value in numbered(record, "source_lang_")] or default
+
+
+def record_clip(record: dict) -> str:
+    """What a record calls its clip: its `id`, else the name of its `wav`."""
+    return str(record.get("id") or PurePosixPath(str(record["wav"])).stem)
 
 
 def record_names(record: dict) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..files import AudioIndex, DataError, first_existing, read_csv, read_json
-from .common import LABEL_TEMPLATE, freesound, label_caption
+from .common import LABEL_TEMPLATE, freesound, label_caption, split_labels
 
 
 SPLITS = {"train": "dev", "validation": "dev", "test": "eval"}
@@ -44,7 +44,7 @@ def load(
         if part != split:
             continue
         clip = row["fname"].strip().removesuffix(".0")
-        labels = [label.strip() for label in row["labels"].split(",")]
+        labels = split_labels(row["labels"])
         detail = details.get(clip, {})
         yield {
             "id": f"fsd50k/{clip}",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..accept import clean_captions
 from ..files import DataError, one_or_more
 from ..rows import LazyRows
-from ..tables import PASSED_ON, add_captions, captions_of, find_caption_columns
+from ..tables import add_captions, captions_of, find_caption_columns, passed_on
 from .common import LABEL_TEMPLATE, label_caption, label_of
 
 
@@ -147,7 +147,7 @@ class ColumnMapping:
     def row(self, record: dict, index: int | str) -> dict:
         where = f"{self.name}, row {index}"
         captions = [caption for name in self.caption_columns for caption in captions_of(record[name], where)]
-        row = self.defaults | {key: record[key] for key in PASSED_ON if record.get(key) not in (None, "")}
+        row = self.defaults | passed_on(record, where)
         row["id"] = str(record[self.id_column]) if self.id_column else f"{self.prefix}/{index}"
         row["audio"] = record.get(self.audio_column)
         if self.label_column is not None:

@@ -34,12 +34,17 @@ def load(folder: Path, split: str, annotations: str | None = None, audio_dir: st
     for number, entry in enumerate(content["files"]):
         if not isinstance(entry, dict) or not entry.get("filename") or not entry.get("annotations"):
             raise DataError(f"{path}, entry {number}: needs filename and annotations, got {entry!r}.")
+        annotations = entry["annotations"]
+        if not isinstance(annotations, list) or not all(isinstance(one, dict) for one in annotations):
+            raise DataError(
+                f"{path}, entry {number}: annotations must be a list with a `sentence` each, got {annotations!r}."
+            )
         name = str(entry["filename"])
         yield {
             "id": f"macs/{name}",
             "file": name,
             "audio": index.find(name),
-            "captions": [annotation.get("sentence") for annotation in entry["annotations"]],
+            "captions": [annotation.get("sentence") for annotation in annotations],
             "language": "en",
             # scene-city-location-segment-device.wav: clips of one location are one recording session
             "recording": "tau:" + "-".join(name.split("-")[:3]),

@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from ..files import AudioIndex, DataError, first_existing, one_or_more
-from .common import freesound, json_rows, youtube_id
+from .common import freesound, json_rows, record_clip, youtube_id
 
 
 SPLITS = {"train": "train"}
@@ -41,7 +41,7 @@ def load(
         names = [f"{place}{file}" for file in files for place in _places(folders)]
         path = first_existing(folder, names, f"WavCaps file of {source}")
         index = _audio_of(root, source, alone=len(sources) == 1)
-        rows = json_rows(path, index, f"wavcaps/{source}", lambda record, s=source: recording(s, _clip(record)))
+        rows = json_rows(path, index, f"wavcaps/{source}", lambda record, s=source: recording(s, record_clip(record)))
         yield from (row | {"licence": LICENCE} for row in rows)
 
 
@@ -65,10 +65,6 @@ def _folders_of(root: Path, source: str) -> list[Path]:
     names = {name + ending for name in SOURCES[source][0] for ending in ("", "_flac")}
     found = [Path(place, name) for place, folders, _ in os.walk(root) for name in folders if name in names]
     return sorted(found, key=lambda path: (len(path.parts), path))
-
-
-def _clip(record: dict) -> str:
-    return str(record.get("id") or PurePosixPath(str(record["wav"])).stem)
 
 
 def recording(source: str, clip: str) -> str | None:
