@@ -4,6 +4,9 @@ import pytest
 from _shared_data import SHARED, on_shared_data
 
 from supclap.data.corpora import corpus_module
+from supclap.data.corpora.audioset import label_names
+from supclap.data.corpora.common import spoken
+from supclap.data.files import read_json
 from supclap.data.leaks import read_leak_list
 
 
@@ -73,3 +76,69 @@ def test_published_leak_lists_name_the_audiocaps_test_clips():
     assert all(row["recording"] in listed for row in rows)
     # the AudioSet ids of the list are ids, none of them cut
     assert {len(name) for name in listed if name.startswith("youtube:")} == {len("youtube:") + 11}
+
+
+@on_shared_data
+@pytest.mark.parametrize(
+    ("name", "recordings"),
+    [
+        ("blacklist_exclude_all_ac.json", 56630),
+        ("blacklist_exclude_test_ac.json", 3529),
+        ("blacklist_exclude_ub8k_esc50_vggsound.json", 17729),
+    ],
+)
+def test_published_leak_lists_parse_in_full(name, recordings):
+    listed = read_leak_list(ANNOTATIONS / "wavcaps/blacklist" / name)
+    assert len(listed) == recordings
+    assert {len(entry) for entry in listed if entry.startswith("youtube:")} == {len("youtube:") + 11}
+
+
+@on_shared_data
+def test_the_published_leak_list_of_all_of_audiocaps_and_clotho_holds_that_of_their_tests():
+    folder = ANNOTATIONS / "wavcaps/blacklist"
+    assert read_leak_list(folder / "blacklist_exclude_test_ac.json") <= read_leak_list(
+        folder / "blacklist_exclude_all_ac.json"
+    )
+
+
+def laion_classes(name: str) -> list[str]:
+    """The classes of a list that LAION scores by, in the order of its indices."""
+    indices = read_json(ANNOTATIONS / f"laion_clap_class_labels/{name}_class_labels_indices.json")
+    assert sorted(indices.values()) == list(range(len(indices)))
+    return sorted(indices, key=indices.get)
+
+
+@on_shared_data
+@pytest.mark.parametrize(
+    ("name", "corpus", "folder", "n"),
+    [
+        ("ESC50", "esc50", "esc50", 50),
+        ("UrbanSound8K", "urbansound8k", "urbansound8k", 10),
+        ("VGGSound", "vggsound", "vggsound", 309),
+    ],
+)
+def test_the_classes_of_a_corpus_are_those_that_laion_scores_by_once_in_words(name, corpus, folder, n):
+    module = corpus_module(corpus)
+    splits = [split for split in module.SPLITS if split != "train"]
+    labels = {spoken(row["label"]) for split in splits for row in module.load(ANNOTATIONS / folder, split)}
+    assert labels == set(map(spoken, laion_classes(name)))
+    assert len(labels) == n
+
+
+@on_shared_data
+def test_the_classes_of_audioset_are_those_that_laion_scores_by_in_their_order():
+    names = label_names(ANNOTATIONS / "audioset")
+    assert list(names.values()) == laion_classes("audioset")
+    assert len(names) == 527
+
+
+@on_shared_data
+def test_the_class_list_of_audioset_agrees_with_its_ontology():
+    ontology = {entry["id"]: entry["name"] for entry in read_json(ANNOTATIONS / "audioset/ontology.json")}
+    names = label_names(ANNOTATIONS / "audioset")
+    assert {mid: ontology[mid] for mid in names} == names
+
+
+@on_shared_data
+def test_the_list_of_fsd50k_that_laion_scores_by_has_its_200_classes():
+    assert len(set(laion_classes("FSD50k"))) == 200
