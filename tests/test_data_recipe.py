@@ -121,6 +121,36 @@ def test_skip_bad_finds_files_that_break_off_in_the_middle(esc):
     assert "esc50/3-4-A-0.wav" not in [row["id"] for row in rows]
 
 
+def test_a_file_that_breaks_off_is_named_before_training_and_no_other_is_decoded(esc, monkeypatch):
+    from supclap.data import inspection
+
+    path = esc / "audio/3-4-A-0.flac"
+    (esc / "audio/3-4-A-0.wav").unlink()
+    sound(path, samples=RATE)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    decoded, decode = [], inspection.decode
+    monkeypatch.setattr(inspection, "decode", lambda file, name: decoded.append(name) or decode(file, name))
+    with pytest.raises(DataError, match="1 of 5 clips cannot be used: row 1: clip .esc50/3-4-A-0.wav"):
+        load_splits(esc_arguments(esc))
+    assert decoded == ["clip 'esc50/3-4-A-0.wav'"]
+
+
+def test_a_clip_shorter_than_a_frame_is_named_before_training(esc):
+    sound(esc / "audio/3-4-A-0.wav", samples=48)
+    with pytest.raises(DataError, match="1 of 5 clips cannot be used: row .*too short, 3.0 ms"):
+        load_splits(esc_arguments(esc))
+
+
+@pytest.mark.parametrize("max_duration", [None, 0.05])
+def test_audio_that_turns_out_to_be_bad_in_training_is_named_with_how_to_find_all_of_it(tmp_path, max_duration):
+    soundfile.write(tmp_path / "a.wav", np.full(1600, np.nan, np.float32), RATE, subtype="FLOAT")
+    (tmp_path / "metadata.csv").write_text("file_name,caption\na.wav,rain")
+    args = DataArguments(data_dir=str(tmp_path), train_file="metadata.csv", caption_columns=["caption"])
+    rows = load_splits(args)["train"]  # the file opens
+    with pytest.raises(DataError, match="clip 'a.wav'.* is nan.*`supclap data check`.*skip_bad: true"):
+        CaptionedClips(rows, max_duration=max_duration)[0]
+
+
 # ---- Tables of your own ----
 
 

@@ -7,7 +7,8 @@ of one `group` (the `id` when absent) say the same thing and are never negatives
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 
 import numpy as np
@@ -18,6 +19,7 @@ from processing_supclap.audio_supclap import load_waveform
 from supclap.errors import SettingsError
 
 from .cropping import header_duration, load_crop
+from .files import DataError
 from .rows import without_audio
 
 
@@ -81,6 +83,18 @@ def draw_caption(row: dict, rng: np.random.Generator, weights: Mapping[str, floa
     languages = sorted(by_language, key=str)
     share = np.array([weights[language] for language in languages], dtype=float)
     return int(rng.choice(by_language[languages[rng.choice(len(languages), p=share / share.sum())]]))
+
+
+@contextmanager
+def saying_how_to_find_all() -> Iterator[None]:
+    """Adds to an error about one clip's audio how to find all such clips before training."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise DataError(
+            f"{error} Not all audio is decoded before training: `supclap data check` does that and names every such "
+            "clip; skip_bad: true does it and leaves them out."
+        ) from error
 
 
 class CaptionedClips(Dataset):
@@ -154,11 +168,12 @@ class CaptionedClips(Dataset):
         rng = np.random.default_rng([self.seed, self.epoch, stable_hash(row["id"]), *row.get("repeat", [])])
         caption = draw_caption(row, rng, self.language_weights)
         name = f"clip {row['id']!r}"
-        if self.max_duration is None:
-            waveform = load_waveform(row["audio"], target_sampling_rate=self.sampling_rate, name=name).numpy()
-        else:
-            longest = int(self.max_duration * self.sampling_rate)
-            waveform = load_crop(row["audio"], self.sampling_rate, longest, rng, name)
+        with saying_how_to_find_all():
+            if self.max_duration is None:
+                waveform = load_waveform(row["audio"], target_sampling_rate=self.sampling_rate, name=name).numpy()
+            else:
+                longest = int(self.max_duration * self.sampling_rate)
+                waveform = load_crop(row["audio"], self.sampling_rate, longest, rng, name)
         if self.augment is not None:
             waveform = self.augment(waveform, rng)
         return {

@@ -14,6 +14,7 @@ import numpy as np
 from processing_supclap.audio_supclap import check_sampling_rate, load_waveform, to_float, to_mono
 from processing_supclap.decoding_supclap import decode
 
+from .cropping import SEEKABLE
 from .files import DataError, encoded, name_some, without_folder
 from .rows import Rows, removed_of, select
 
@@ -104,7 +105,7 @@ def inspect_clip(audio, name: str) -> ClipFacts:
         mono = to_mono(samples, name, 1)
     except (OSError, ValueError, TypeError, ImportError) as error:
         return ClipFacts(error=str(error) if name in str(error) else f"{name}: {error}")
-    if len(mono) * 100 < rate:  # one mel hop is 10 ms
+    if _is_short(len(mono), rate):
         return ClipFacts(error=f"{name}: too short, {1000 * len(mono) / rate:.1f} ms.", file_hash=file_hash)
     loud = np.abs(samples).max(axis=1) >= FULL_SCALE
     return ClipFacts(
@@ -139,22 +140,32 @@ def _run_share(loud: np.ndarray) -> float:
 
 
 def _can_open(audio, name: str) -> ClipFacts:
-    """A look at the head of the file or bytes only."""
+    """A look at the head and the end of the file or bytes; only what seems wrong is decoded."""
+    file = encoded(audio)
+    if isinstance(file, bytes | bytearray | memoryview):
+        file = io.BytesIO(file)
+    return (
+        ClipFacts() if isinstance(file, str | Path | io.BytesIO) and _seems_whole(file) else inspect_clip(audio, name)
+    )
+
+
+def _seems_whole(file: str | Path | io.BytesIO) -> bool:
     import soundfile
 
-    held = encoded(audio)
     try:
-        if isinstance(held, str | Path):
-            if soundfile.info(str(held)).frames > 0:
-                return ClipFacts()
-            return ClipFacts(error=f"{name} ({held}): the file holds no audio.")
-        if isinstance(held, bytes | bytearray | memoryview):
-            if soundfile.info(io.BytesIO(held)).frames > 0:
-                return ClipFacts()
-            return ClipFacts(error=f"{name}: its bytes hold no audio.")
+        with soundfile.SoundFile(file if isinstance(file, io.BytesIO) else str(file)) as sound:
+            if sound.frames <= 0 or _is_short(sound.frames, sound.samplerate):
+                return False
+            if sound.format not in SEEKABLE:
+                return True
+            sound.seek(sound.frames - 1)
+            return len(sound.read(1)) == 1
     except (RuntimeError, OSError, TypeError):
-        pass
-    return inspect_clip(audio, name)
+        return False
+
+
+def _is_short(samples: int, rate: int) -> bool:
+    return samples * 100 < rate  # one mel hop is 10 ms
 
 
 def map_rows(function, rows: Sequence[dict], progress: str | None = None, workers: int | None = None) -> Iterator:
@@ -187,16 +198,16 @@ def map_rows(function, rows: Sequence[dict], progress: str | None = None, worker
 def inspect_rows(
     rows: Sequence[dict], progress: str | None = None, workers: int | None = None, full: bool = True
 ) -> Iterator[ClipFacts]:
-    """Facts of each row's audio in order; with `full` unset, only whether its file opens."""
+    """Facts of each row's audio in order; with `full` unset, only whether its file opens and does not break off."""
     look = inspect_clip if full else _can_open
     return map_rows(lambda row: look(row.get("audio"), f"clip {row['id']!r}"), rows, progress, workers)
 
 
 def drop_undecodable(rows: Sequence[dict], where: str, skip_bad: bool) -> "Rows | Sequence[dict]":
-    """Rows whose audio opens, or with `skip_bad` those whose audio decodes from end to end.
+    """Rows whose audio opens and does not break off, or with `skip_bad` those whose audio decodes from end to end.
 
     Raises:
-        DataError: Audio that cannot be opened, unless `skip_bad`; the first 20 are named, and the count.
+        DataError: Audio that cannot be used, unless `skip_bad`; the first 20 are named, and the count.
     """
     facts: Iterable[ClipFacts] = inspect_rows(rows, f"reading {where}" if skip_bad else None, full=skip_bad)
     bad = [(index, fact.error) for index, fact in enumerate(facts) if fact.error]

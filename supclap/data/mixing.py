@@ -10,7 +10,7 @@ from processing_supclap.audio_supclap import load_waveform
 
 from .augment import change_speed
 from .cache import WaveformCache
-from .captions import check_row, stable_hash
+from .captions import check_row, saying_how_to_find_all, stable_hash
 
 
 TEMPLATES = {
@@ -156,7 +156,9 @@ class SceneMixer:
         """The recording of a take at unit RMS level and at a speed, with or without the silence at its ends."""
         take, trim, speed = key
         row = self.rows[take]
-        wave = load_waveform(row["audio"], target_sampling_rate=self.sampling_rate, name=f"clip {row['id']!r}").numpy()
+        name = f"clip {row['id']!r}"
+        with saying_how_to_find_all():
+            wave = load_waveform(row["audio"], target_sampling_rate=self.sampling_rate, name=name).numpy()
         if trim:
             sounding = np.flatnonzero(np.abs(wave) > SILENCE * np.abs(wave).max())
             wave = wave[sounding[0] : sounding[-1] + 1] if len(sounding) else wave

@@ -79,7 +79,7 @@ class StreamedClips(IterableDataset):
                 except (ValueError, OSError) as error:
                     if not self.skip_bad:
                         raise
-                    logger.warning(f"left out of the stream: {error}")
+                    logger.warning(f"left out of the stream: {error.__cause__ or error}")
                     continue
                 empty = False
                 yield sample
