@@ -1,6 +1,7 @@
 """From any form of a sound to one mono waveform: the right samples, or an error that names the clip and the fix."""
 
 import http.server
+import io
 import sys
 import threading
 from types import SimpleNamespace
@@ -9,8 +10,10 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from _shared_data import SHARED, on_shared_data
 
 from processing_supclap import audio_supclap, load_waveform
+from processing_supclap.decoding_supclap import check_whole
 
 
 def sine(rate, seconds=1.0, frequency=440.0):
@@ -398,3 +401,87 @@ def test_file_without_samples_is_refused(tmp_path):
     soundfile.write(tmp_path / "header.wav", np.zeros(0), 16000)
     with pytest.raises(ValueError, match=r"header\.wav\): the audio is empty"):
         load_waveform(tmp_path / "header.wav")
+
+
+# --- files that end early ------------------------------------------------------------------------------------------
+
+
+def encoded(wave=None, rate=16000, **form) -> bytes:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, np.random.default_rng(0).uniform(-0.5, 0.5, 40000) if wave is None else wave, rate, **form)
+    return buffer.getvalue()
+
+
+CUT = {
+    "wav": ({"format": "WAV", "subtype": "PCM_16"}, r"80000 bytes of samples, and 39978 are there"),
+    "float wav": ({"format": "WAV", "subtype": "FLOAT"}, r"160000 bytes of samples, and 79\d+ are there"),
+    "rf64": ({"format": "RF64", "subtype": "PCM_16"}, r"80000 bytes of samples, and 399\d+ are there"),
+    "aiff": ({"format": "AIFF", "subtype": "PCM_16"}, r"80008 bytes of samples, and 399\d+ are there"),
+    "flac": ({"format": "FLAC", "subtype": "PCM_16"}, r"2\.500 s, and 1\.\d+ s can be decoded"),
+    "mp3": ({"format": "MP3"}, r"2\.500 s, and 1\.\d+ s can be decoded"),
+    "vorbis": ({"format": "OGG", "subtype": "VORBIS"}, r"its \d+ bytes end without the page that closes"),
+    "opus": ({"format": "OGG", "subtype": "OPUS"}, r"its \d+ bytes end without the page that closes"),
+}
+
+
+@pytest.mark.parametrize("kind", CUT)
+@pytest.mark.parametrize("form", [lambda path: path, lambda path: path.read_bytes()], ids=["path", "bytes"])
+def test_half_a_file_is_refused_with_both_lengths(tmp_path, monkeypatch, kind, form):
+    # no second decoder gets to read what is left
+    monkeypatch.setitem(
+        sys.modules, "torchcodec.decoders", SimpleNamespace(AudioDecoder=lambda s: pytest.fail("read"))
+    )
+    options, lengths = CUT[kind]
+    data = encoded(**options)
+    assert len(load_waveform(data)) == 40000
+    path = tmp_path / "clip.x"
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(ValueError, match=rf"clip 3.*: the file was cut short: .*{lengths}"):
+        load_waveform(form(path), name="clip 3")
+
+
+@pytest.mark.parametrize("riff", [None, 0, 0xFFFFFFFF])
+@pytest.mark.parametrize("size", [0xFFFFFFFF, 0x7FFFF000, 0x7FFFFFDA])
+def test_a_wav_written_to_a_pipe_is_read_to_its_end(riff, size):
+    data = bytearray(encoded(format="WAV"))
+    expected = load_waveform(bytes(data))
+    data[40:44] = size.to_bytes(4, "little")
+    if riff is not None:
+        data[4:8] = riff.to_bytes(4, "little")
+    torch.testing.assert_close(load_waveform(bytes(data)), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("riff", [0, 0xFFFFFFFF])
+def test_a_wav_whose_sizes_were_left_at_nought_is_read_to_its_end(tmp_path, riff):
+    data = bytearray(encoded(format="WAV"))
+    expected = load_waveform(bytes(data))
+    data[40:44] = bytes(4)
+    data[4:8] = riff.to_bytes(4, "little")
+    path = tmp_path / "stream.wav"
+    path.write_bytes(data)
+    torch.testing.assert_close(load_waveform(path), expected, rtol=0, atol=0)
+
+
+def test_a_wav_header_that_counts_itself_is_no_cut():
+    data = bytearray(encoded(format="WAV"))
+    data[40:44] = len(data).to_bytes(4, "little")
+    assert len(load_waveform(bytes(data))) == 40000
+
+
+def test_a_wav_with_chunks_before_and_after_the_samples_is_whole():
+    data = encoded(format="WAV")
+    odd = b"LIST\x03\x00\x00\x00abc\x00"  # padded to an even size
+    for form in (data[:36] + odd + data[36:], data + odd, data + b"tail"):
+        assert len(load_waveform(form)) == 40000
+
+
+def test_bytes_after_the_last_page_of_an_ogg_are_no_cut():
+    assert len(load_waveform(encoded(format="OGG") + b"TAG" + bytes(125))) == 40000
+
+
+@on_shared_data
+def test_no_published_ogg_is_taken_for_one_cut_short():
+    files = sorted((SHARED / "sounds").rglob("*.ogg"))
+    assert len(files) > 400
+    for path in files:
+        assert check_whole(str(path), path.name) == str(path)

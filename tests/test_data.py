@@ -259,6 +259,15 @@ def test_only_the_crop_of_a_long_file_is_decoded(tmp_path, monkeypatch):
     assert sum(read) <= RATE * 1.5
 
 
+@pytest.mark.parametrize("suffix", ["wav", "ogg"])
+def test_no_crop_is_taken_from_a_file_that_is_cut_short(tmp_path, suffix):
+    path = tmp_path / f"cut.{suffix}"
+    soundfile.write(path, 0.1 * np.random.default_rng(0).standard_normal(20 * RATE), RATE)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(ValueError, match=rf"clip 'cut' .*cut\.{suffix}\): the file was cut short"):
+        load_crop(str(path), RATE, RATE, np.random.default_rng(0), "clip 'cut'")
+
+
 def test_a_crop_beyond_the_end_of_a_cut_file_is_an_error(tmp_path):
     path = tmp_path / "cut.flac"
     soundfile.write(path, 0.1 * np.random.default_rng(0).standard_normal(RATE * 10), RATE)

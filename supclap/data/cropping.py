@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from processing_supclap.audio_supclap import load_waveform, resample, to_mono_float
+from processing_supclap.decoding_supclap import check_whole
 
 from .files import encoded
 
@@ -71,10 +72,12 @@ def _load_part(audio: Any, sampling_rate: int, longest: int, draw: float, name: 
     audio = encoded(audio)
     if not isinstance(audio, str | Path | bytes) or sampling_rate % GRID:
         return None
+    where = "" if isinstance(audio, bytes) else f" ({audio})"
     try:
         import soundfile
 
-        file = soundfile.SoundFile(io.BytesIO(audio) if isinstance(audio, bytes) else str(audio))
+        audio = check_whole(audio if isinstance(audio, bytes) else str(audio), f"{name}{where}")
+        file = soundfile.SoundFile(io.BytesIO(audio) if isinstance(audio, bytes) else audio)
     except (ImportError, OSError, RuntimeError, TypeError):
         return None  # for another decoder, or to say what is wrong
     with file:
@@ -93,7 +96,6 @@ def _load_part(audio: Any, sampling_rate: int, longest: int, draw: float, name: 
         except RuntimeError:  # of libsndfile
             decoded = np.zeros((0, 1), np.float32)
     if len(decoded) < wanted:
-        where = "" if isinstance(audio, bytes) else f" ({audio})"
         raise ValueError(
             f"{name}{where}: the file ends before its header says. Get it again, or leave it out (skip_bad: true)."
         )
