@@ -47,6 +47,46 @@ def test_shards_of_three_kinds_are_read_by_place(tmp_path):
     assert levels == pytest.approx([0.1, 0.2, 0.3], abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("details", "captions", "language"),
+    [
+        ({"captions": {"zh": "狗在叫"}}, ["狗在叫"], ["zh"]),
+        ({"captions": {"en": None, "de": ["ein Hund"], "fr": "un chien"}}, ["ein Hund", "un chien"], ["de", "fr"]),
+        ({"caption": "a dog"}, ["a dog"], None),
+    ],
+)
+def test_a_caption_that_stands_by_itself_is_one_caption(tmp_path, details, captions, language):
+    shard(tmp_path / "train-0.tar", a__flac=flac(), a__json=json.dumps(details).encode())
+    (row,) = load_corpus("webdataset", tmp_path)
+    assert (row["captions"], row.get("language")) == (captions, language)
+
+
+@pytest.mark.parametrize("details", [{"text": 5}, {"captions": [1.5]}, {"captions": {"en": {"a": 1}}}])
+def test_a_caption_of_a_shard_that_is_no_text_is_refused_by_name(tmp_path, details):
+    shard(tmp_path / "train-0.tar", a__flac=flac(), a__json=json.dumps(details).encode())
+    with pytest.raises(DataError, match=r"row 0 \(id 'a'\) has the caption .*; captions must be non-empty strings"):
+        load_corpus("webdataset", tmp_path)
+
+
+def test_null_instead_of_captions_and_id_counts_as_missing(tmp_path):
+    shard(tmp_path / "train-0.tar", a__flac=flac(), a__json=b'{"id": null, "captions": {"en": null}}')
+    with pytest.raises(DataError, match=r"row 0 \(id 'a'\) needs `captions`"):
+        load_corpus("webdataset", tmp_path)
+
+
+def test_two_clips_of_one_id_in_a_shard_are_refused(tmp_path):
+    same = b'{"id": 7, "caption": "one"}'
+    shard(tmp_path / "train-0.tar", a__flac=flac(), a__json=same, b__flac=flac(), b__json=same)
+    with pytest.raises(DataError, match="train-0.tar: the clips a and b have the same id '7'"):
+        load_corpus("webdataset", tmp_path)
+
+
+def test_captions_of_shards_have_no_language_unless_one_is_given(tmp_path):
+    shard(tmp_path / "train-0.tar", a__flac=flac(), a__txt=b"four")
+    assert "language" not in load_corpus("webdataset", tmp_path)[0]
+    assert load_corpus("webdataset", tmp_path, language="fr")[0]["language"] == "fr"
+
+
 @pytest.mark.parametrize("keep", [100, 1600, 2000])
 def test_a_shard_that_ends_early_is_refused(tmp_path, keep):
     path = shard(

@@ -86,11 +86,11 @@ def _shards(folder: Path, split: str, options: dict) -> "datasets.IterableDatase
     import datasets
 
     shards = [str(shard) for shard in find_shards(folder, split)]
-    common = {"language": options.get("language", "en"), "licence": options.get("licence")}
+    common = {"language": options.get("language"), "licence": options.get("licence")}
     return datasets.IterableDataset.from_generator(_rows_of_shards, gen_kwargs={"shards": shards, **common})
 
 
-def _rows_of_shards(shards: list[str], language: str, licence: str | None) -> Iterator[dict]:
+def _rows_of_shards(shards: list[str], language: str | None, licence: str | None) -> Iterator[dict]:
     for shard in shards:
         yield from rows_of_shard(shard, language, licence)
 

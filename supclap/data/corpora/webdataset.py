@@ -55,18 +55,19 @@ class ShardRows(LazyRows):
         return ShardRows([self.clips[index] for index in indices], removed)
 
 
-def load(folder: Path, split: str, language: str = "en", licence: str | None = None) -> ShardRows:
+def load(folder: Path, split: str, language: str | None = None, licence: str | None = None) -> ShardRows:
     """Rows of the shards of a split.
 
     Args:
         folder: The folder of the shards.
         split: The shards `SPLIT-*.tar`, else those in the folder of that name; `train` is all of them where there is
             neither.
-        language: Language of captions that do not say theirs.
+        language: Language of captions that do not say theirs; it stays unknown when omitted.
         licence: Licence of clips that do not say theirs.
 
     Raises:
-        DataError: No shards, or one that ends early or differs from the report of `supclap data prepare`.
+        DataError: No shards, two clips of one id in a shard, or a shard that ends early or differs from the report of
+            `supclap data prepare`.
     """
     shards = find_shards(folder, split)
     clips: list[tuple[dict, str, int, int]] = []
@@ -82,7 +83,7 @@ def load(folder: Path, split: str, language: str = "en", licence: str | None = N
     return ShardRows(clips)
 
 
-def rows_of_shard(shard: str, language: str = "en", licence: str | None = None) -> Iterator[dict]:
+def rows_of_shard(shard: str, language: str | None = None, licence: str | None = None) -> Iterator[dict]:
     """Rows of one shard with their audio, read one after the other.
 
     The shard stands before each id: no other one is opened, which might have a clip of that key too.
@@ -134,7 +135,7 @@ def check_report(path: Path, shards: Sequence[Path]) -> None:
         )
 
 
-def _index(shard: Path, language: str, licence: str | None):
+def _index(shard: Path, language: str | None, licence: str | None):
     """Row, offset and size of each clip of a shard."""
     members: dict[str, dict] = {}
     try:
@@ -159,24 +160,39 @@ def _index(shard: Path, language: str, licence: str | None):
         raise DataError(f"{shard}: {error}. It is no tar file or ends early; get it again.") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{shard}: a member is broken ({error}).") from None
+    keys: dict[str, str] = {}
     for key, entry in members.items():
         if "audio" in entry:
-            yield _row(key, entry, language, licence), *entry["audio"]
+            row = _row(key, entry, language, licence)
+            if first := keys.get(row["id"]):
+                raise DataError(
+                    f"{shard}: the clips {first} and {key} have the same id {row['id']!r}. Give one another."
+                )
+            keys[row["id"]] = key
+            yield row, *entry["audio"]
 
 
-def _row(key: str, entry: dict, language: str, licence: str | None) -> dict:
+def _row(key: str, entry: dict, language: str | None, licence: str | None) -> dict:
     details = entry.get("json")
     details = dict(details) if isinstance(details, dict) else {}
-    captions = details.pop("captions", None) or details.pop("caption", None) or details.pop("text", None)
-    captions = captions or entry.get("text") or []
-    spoken = details.pop("language", None) or language
+    captions = next((details[name] for name in ("captions", "caption", "text") if details.get(name)), None)
+    captions = captions or entry.get("text")
+    spoken = details.get("language") or language
     if isinstance(captions, dict):  # ML-CLAP
-        spoken = [code for code, texts in captions.items() for _ in texts]
-        captions = [text for texts in captions.values() for text in texts]
-    captions = [captions] if isinstance(captions, str) else captions
+        by_language = [(code, text) for code, texts in captions.items() for text in _texts(texts)]
+        spoken, captions = [code for code, _ in by_language], [text for _, text in by_language]
     kept = {name: details[name] for name in KEPT if details.get(name) is not None}
-    row = {"id": str(details.get("id", key)), "captions": clean_captions(captions), "language": spoken}
+    own = details.get("id")
+    row = {"id": key if own is None else str(own), "captions": clean_captions(_texts(captions))}
+    row |= {"language": spoken} if spoken else {}
     return row | ({"licence": licence} if licence else {}) | kept
+
+
+def _texts(captions) -> list:
+    """Captions as a list: one may stand by itself, and `null` is none. What is no text is refused where rows are."""
+    if captions is None:
+        return []
+    return captions if isinstance(captions, list) else [captions]
 
 
 KEPT = ("label", "labels", "group", "recording", "source", "licence", "author", "duration", "fold")
