@@ -9,7 +9,7 @@ from typing import Any
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     check = actions.add_parser("check", help="read all of a data set and report what is in it and wrong with it")
-    prepare = actions.add_parser("prepare", help="write a data set as shards of resampled FLAC")
+    prepare = actions.add_parser("prepare", help="write a data set as shards of resampled audio")
     for action in (check, prepare):
         action.add_argument("path", help="recipe (.yaml), table, or folder of a corpus, of shards or of clips")
         action.add_argument("--corpus", help="what the folder holds, by name: audiocaps, clotho, esc50, …")
@@ -25,6 +25,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--quiet", action="store_true", help="no progress bar")
     check.add_argument("--json", metavar="FILE", help="write the report as JSON, to the screen with -")
     prepare.add_argument("output", help="folder of the shards")
+    prepare.add_argument(
+        "--format",
+        choices=("webdataset", "parquet"),
+        default="webdataset",
+        help="tar files for corpus: webdataset, or Parquet files for corpus: hub",
+    )
+    prepare.add_argument(
+        "--codec",
+        choices=("flac", "opus"),
+        default="flac",
+        help="flac loses nothing of 16-bit audio; opus of 64 kbit/s takes less than half the space",
+    )
     prepare.add_argument("--sampling-rate", type=int, default=16000, help="rate of the shards in Hz")
     prepare.add_argument("--clips-per-shard", type=int, default=1000)
     prepare.add_argument("--skip-bad", action="store_true", help="leave clips that cannot be used out, and list them")
@@ -83,8 +95,10 @@ def _check(arguments: argparse.Namespace, options: dict) -> int:
 
 def _prepare(arguments: argparse.Namespace, options: dict) -> int:
     from supclap.data.opening import open_rows
-    from supclap.data.prepare import prepare
+    from supclap.data.prepare import check_settings, prepare
 
+    # before all of a large corpus is looked at
+    check_settings(arguments.sampling_rate, arguments.clips_per_shard, arguments.format, arguments.codec)
     splits = open_rows(arguments.path, arguments.corpus, arguments.splits, options, skip_bad=arguments.skip_bad)
     for name, rows in splits.items():
         report = prepare(
@@ -96,6 +110,8 @@ def _prepare(arguments: argparse.Namespace, options: dict) -> int:
             arguments.skip_bad,
             not arguments.quiet,
             arguments.workers,
+            arguments.format,
+            arguments.codec,
         )
         size = sum(shard["bytes"] for shard in report["shards"])
         print(

@@ -1,29 +1,30 @@
-"""`supclap data prepare`: resampled FLAC in WebDataset shards, with resume, checksums and a report.
+"""`supclap data prepare`: resampled audio in shards, with resume, checksums and a report.
 
-Each shard is a tar file of `key.flac` (mono, 16 bits) and `key.json` (the row), the two members of a clip side by side,
-as WebDataset lays them out. `corpus: webdataset` trains from them.
+A shard is a tar file of WebDataset, which `corpus: webdataset` trains from, or a Parquet file, for `corpus: hub`.
 """
 
 import hashlib
-import io
 import json
-import os
-import tarfile
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from processing_supclap.audio_supclap import load_waveform
+from processing_supclap.audio_supclap import check_sampling_rate, load_waveform
 
+from .audio_hashes import AUDIO_HASHES, AudioHashes
 from .corpora.webdataset import KEPT, REPORT
 from .files import DataError, name_some, read_json, without_folder
 from .inspection import map_rows
 from .rows import removed_of, without_audio
+from .shard_writers import CODECS, FORMS, OPUS_RATES, encode
 
 
-FORMAT_VERSION = 1
-SHARD_KEYS = ("name", "bytes", "blake2b", "clips", "seconds", "peak_reduced", "removed")
+FORMAT_VERSION = 2
+SHARD_KEYS = ("name", "bytes", "blake2b", "content", "clips", "seconds", "peak_reduced", "removed")
 
 
 def prepare(
@@ -35,48 +36,97 @@ def prepare(
     skip_bad: bool = False,
     progress: bool = True,
     workers: int | None = None,
+    form: str = "webdataset",
+    codec: str = "flac",
 ) -> dict:
     """Writes rows as shards; a run that was stopped goes on where it was.
 
+    A shard is written again where the rows or their audio are no longer what they were, or where a clip that was left
+    out can be used now. Audio whose file has the size and time of change it had is not read again.
+
     Args:
         rows: Rows in the row format.
-        folder: Where `SPLIT-000000.tar`, … and the report `SPLIT.json` go.
+        folder: Where the shards (`SPLIT-000000.tar`, …, or `data/SPLIT-00000-of-00002.parquet`, …) and the report
+            `SPLIT.json` go.
         split: Name of the split.
         sampling_rate: Rate of the audio in Hz.
         clips_per_shard: Clips of a shard.
         skip_bad: Whether to leave clips out that cannot be decoded; they are listed in the report.
         progress: Whether to show a progress bar.
         workers: Threads; all cores when omitted.
+        form: `webdataset` or `parquet`.
+        codec: `flac` of 16 bits, which loses nothing of 16-bit audio at this rate, or `opus` of 64 kbit/s,
+            of which a rewritten shard has another checksum, as its streams are numbered at random.
 
     Returns:
-        The report: `sampling_rate`, `n_clips`, `hours`, `peak_reduced` (clips made quieter because they exceeded full
-        scale), `removed`, and `shards` with the `name`, `bytes`, `blake2b`, `clips`, `seconds` and `removed` of each.
+        The report: `sampling_rate`, `form`, `codec`, `n_clips`, `hours`, `peak_reduced` (clips made quieter because they
+        exceeded full scale), `removed`, and `shards` with the `name`, `bytes`, `blake2b`, `clips`, `seconds` and
+        `removed` of each, and `content`, a hash of the rows and audio that it was made from.
 
     Raises:
-        DataError: The folder holds another data set, or clips cannot be decoded; the first 20 are named.
+        DataError: A setting is out of range, the folder holds another data set or is being written by another run, or
+            clips cannot be decoded; the first 20 are named.
     """
+    from filelock import FileLock, Timeout
+
+    check_settings(sampling_rate, clips_per_shard, form, codec)
+    if form == "parquet" and not re.fullmatch(r"\w+(\.\w+)*", split):
+        raise DataError(f"{split!r} is no name of a split of `datasets`: use letters, digits and underscores only.")
+    if not len(rows):
+        raise DataError(f"{split}: there are no rows to write.")
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    total = -(-len(rows) // clips_per_shard)
+    writer, name_of = FORMS[form]
+    places = [folder / name_of(split, number, total) for number in range(total)]
+    for place in {folder, *(path.parent for path in places)}:
+        place.mkdir(parents=True, exist_ok=True)
     identity = {
         "format": REPORT,
         "version": FORMAT_VERSION,
         "split": split,
+        "form": form,
+        "codec": codec,
         "sampling_rate": sampling_rate,
         "clips_per_shard": clips_per_shard,
-        "rows": _digest(rows),
+        "rows": _hash(without_audio(rows, index)["id"] for index in range(len(rows))),
     }
-    _check_folder(folder, split, identity)
-    total = (len(rows) + clips_per_shard - 1) // clips_per_shard
-    shards, bad = [], []
-    for number in range(total):
-        path = folder / f"{split}-{number:06d}.tar"
-        done = _finished(path, identity)
-        if done is None:
-            chosen = range(number * clips_per_shard, min((number + 1) * clips_per_shard, len(rows)))
-            label = f"{split} {number + 1}/{total}" if progress else None
-            done = _write_shard(path, rows, chosen, sampling_rate, label, workers, identity)
-        shards.append({key: done[key] for key in SHARD_KEYS})
-        bad += done["removed"]
+    try:
+        with FileLock(folder / f".{split}.lock", timeout=0), AudioHashes(folder / AUDIO_HASHES) as hashes:
+            _check_folder(folder, split, identity, places)
+            for left in (*folder.glob(f"{split}.part*"), *places[0].parent.glob(f"{split}-*.part*")):
+                left.unlink()  # of a run that was killed
+            shards = []
+            for number, path in enumerate(places):
+                chosen = range(number * clips_per_shard, min((number + 1) * clips_per_shard, len(rows)))
+                label = f"{split} {number + 1}/{total}" if progress else None
+                shard = _Shard(path, rows, chosen, identity, label, workers)
+                shards.append(shard.finished(folder, hashes) or shard.write(writer, folder))
+            return _report(rows, folder, identity, shards, skip_bad)
+    except Timeout:
+        raise DataError(f"Another run is writing {split} in {str(folder)!r}. Wait for it, or stop it.") from None
+
+
+def check_settings(sampling_rate: int, clips_per_shard: int, form: str, codec: str) -> None:
+    """Raises a [`DataError`] for settings of [`prepare`] that are out of range."""
+    for value, known, name in ((form, FORMS, "format"), (codec, CODECS, "codec")):
+        if value not in known:
+            raise DataError(f"{name} {value!r} is unknown; there are {', '.join(known)}.")
+    try:
+        check_sampling_rate(sampling_rate, "shards")
+    except (TypeError, ValueError) as error:
+        raise DataError(str(error)) from None
+    if codec == "opus" and sampling_rate not in OPUS_RATES:
+        raise DataError(
+            f"sampling_rate {sampling_rate} is none of Opus, which has {', '.join(map(str, OPUS_RATES))} Hz. Take one "
+            "of them, or the codec flac."
+        )
+    if clips_per_shard < 1:
+        raise DataError(f"clips_per_shard must be at least 1, got {clips_per_shard}.")
+
+
+def _report(rows: Sequence[dict], folder: Path, identity: dict, shards: list[dict], skip_bad: bool) -> dict:
+    split = identity["split"]
+    bad = [item for shard in shards for item in shard["removed"]]
     if bad and (not skip_bad or len(bad) == len(rows)):
         raise DataError(
             f"{split}: {len(bad)} of {len(rows)} clips cannot be used: {name_some([item['reason'] for item in bad])}. "
@@ -95,109 +145,124 @@ def prepare(
     return report
 
 
-def _digest(rows: Sequence[dict]) -> str:
-    """What tells these rows from others: their ids and captions in order, whatever the place of their files."""
-    hasher = hashlib.blake2b(digest_size=16)
-    for index in range(len(rows)):
-        row = without_audio(rows, index)
-        hasher.update(json.dumps([row["id"], row["captions"]], ensure_ascii=False).encode())
-    return hasher.hexdigest()
-
-
 def _note(path: Path) -> Path:
     return path.with_suffix(".done.json")
 
 
-def _check_folder(folder: Path, split: str, identity: dict) -> None:
+def _check_folder(folder: Path, split: str, identity: dict, places: Sequence[Path]) -> None:
     """Refuses to mix shards of different rows or settings."""
-    for path in (folder / f"{split}.json", *sorted(folder.glob(f"{split}-*.done.json"))[:1]):
+    notes = [note for form in ("", "data") for note in sorted((folder / form).glob(f"{split}-*.done.json"))]
+    for path in (folder / f"{split}.json", *notes[:1]):
         if not path.is_file():
             continue
         there = read_json(path)
+        if not isinstance(there, dict) or there.get("format") != REPORT:
+            raise DataError(f"{path} is not a report of `supclap data prepare`. Choose another folder, or delete it.")
         changed = [key for key, value in identity.items() if there.get(key) != value]
         if changed:
             raise DataError(
                 f"{path} is of another run: {', '.join(changed)} differ. Choose another folder, or delete the shards "
-                f"{split}-*.tar and that file."
+                f"of {split} and that file."
             )
 
 
-def _finished(path: Path, identity: dict) -> dict | None:
-    """What is known of a shard that is whole, by the note beside it or the report of a finished run."""
-    report = path.parent / f"{identity['split']}.json"
-    known = None
-    if _note(path).is_file():
-        known = read_json(_note(path))
-    elif report.is_file():
-        content = read_json(report)
-        found = [shard for shard in content["shards"] if shard["name"] == path.name]
-        known = found[0] if found and set(SHARD_KEYS) <= set(found[0]) else None
-    if known is None or not path.is_file() or path.stat().st_size != known["bytes"]:
-        return None
-    return known if _file_hash(path) == known["blake2b"] else None
+@dataclass
+class _Shard:
+    """One shard: where it is and what it is made from."""
+
+    path: Path
+    rows: Sequence[dict]
+    chosen: range
+    identity: dict
+    label: str | None
+    workers: int | None
+    content: str = ""
+
+    def finished(self, folder: Path, hashes: AudioHashes) -> dict | None:
+        """What is known of the shard if it is whole and nothing has to be added or changed.
+
+        That is by the note beside it, or by the report of a finished run.
+        """
+        self.content = self._hash_content(hashes)
+        known = None
+        report = folder / f"{self.identity['split']}.json"
+        if _note(self.path).is_file():
+            known = read_json(_note(self.path))
+        elif report.is_file():
+            name = self.path.relative_to(folder).as_posix()
+            known = next((shard for shard in read_json(report)["shards"] if shard["name"] == name), None)
+        if known is None or known.get("content") != self.content or not self.path.is_file():
+            return None
+        if self.path.stat().st_size != known["bytes"] or _file_hash(self.path) != known["blake2b"]:
+            return None
+        # what was missing to decode a clip may have been installed since
+        left_out = {item["id"] for item in known["removed"]}
+        again = [index for index in self.chosen if without_audio(self.rows, index)["id"] in left_out]
+        if any(not error for *_, error in self._map(self._encode, again)):
+            return None
+        return {key: known[key] for key in SHARD_KEYS}
+
+    def write(self, writer: Callable, folder: Path) -> dict:
+        """Writes the shard beside its place and moves it there when it is whole, then a note with its checksum."""
+        part = _part(self.path)
+        known = {"name": self.path.relative_to(folder).as_posix(), "content": self.content}
+        known |= {"clips": 0, "seconds": 0.0, "peak_reduced": 0, "removed": []}
+        codec = self.identity["codec"]
+        with closing(writer(part, self.identity["sampling_rate"])) as shard:
+            encoded = self._map(self._encode, self.chosen, self.label)
+            for index, (audio, seconds, reduced, error) in zip(self.chosen, encoded):
+                row = without_audio(self.rows, index)
+                if error:
+                    known["removed"].append({"id": row["id"], "reason": error})
+                    continue
+                shard.add(f"{index:08d}.{codec}", audio, _details(row) | {"duration": seconds})
+                known["clips"] += 1
+                known["seconds"] += seconds
+                known["peak_reduced"] += reduced
+        known |= {"bytes": part.stat().st_size, "blake2b": _file_hash(part)}
+        part.replace(self.path)
+        _write_json(_note(self.path), self.identity | known)
+        return {key: known[key] for key in SHARD_KEYS}
+
+    def _map(self, function: Callable, indices: Sequence[int], label: str | None = None) -> Iterator:
+        return map_rows(function, indices, label, self.workers)
+
+    def _hash_content(self, hashes: AudioHashes) -> str:
+        """What tells the rows and their audio from others, whatever the place of the files."""
+
+        def audio_hash(index: int) -> str:
+            try:
+                return hashes.of(self.rows, index)
+            except (OSError, TypeError) as error:
+                return type(error).__name__
+
+        audio = self._map(audio_hash, self.chosen)
+        return _hash([_details(without_audio(self.rows, index)), one] for index, one in zip(self.chosen, audio))
+
+    def _encode(self, index: int) -> tuple[bytes, float, bool, str | None]:
+        """The audio of a row as a file, its seconds, whether it was made quieter, and what is wrong with it."""
+        row, rate = self.rows[index], self.identity["sampling_rate"]
+        try:
+            waveform = load_waveform(row["audio"], target_sampling_rate=rate, name=f"clip {row['id']!r}").numpy()
+        except (OSError, ValueError, TypeError, ImportError) as error:
+            return b"", 0.0, False, without_folder(str(error), row["audio"])
+        peak = float(np.abs(waveform).max())
+        reduced = peak > 1.0
+        if reduced:  # a lossy codec or the resampler may overshoot; a change of level does less harm than clipping
+            waveform = waveform / peak
+        return encode(waveform, rate, self.identity["codec"]), len(waveform) / rate, reduced, None
 
 
-def _write_shard(
-    path: Path, rows: Sequence[dict], chosen: range, rate: int, label: str | None, workers: int | None, identity: dict
-) -> dict:
-    """Writes a shard beside its place and moves it there when it is whole, then a note with its checksum."""
-    part = path.with_suffix(f".part{os.getpid()}")
-    known = {"name": path.name, "clips": 0, "seconds": 0.0, "peak_reduced": 0, "removed": []}
-    with tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
-        for row, data, seconds, reduced, error in map_rows(
-            lambda row: _encode(row, rate), _Slice(rows, chosen), label, workers
-        ):
-            if error:
-                known["removed"].append({"id": row["id"], "reason": without_folder(error, row["audio"])})
-                continue
-            key = f"{chosen.start + known['clips'] + len(known['removed']):08d}"
-            details = {name: row[name] for name in (*KEPT, "id", "captions", "language") if row.get(name) is not None}
-            details["duration"] = seconds
-            _add(tar, f"{key}.flac", data)
-            _add(tar, f"{key}.json", json.dumps(details, ensure_ascii=False).encode())
-            known["clips"] += 1
-            known["seconds"] += seconds
-            known["peak_reduced"] += reduced
-    known |= {"bytes": part.stat().st_size, "blake2b": _file_hash(part)}
-    part.replace(path)
-    _write_json(_note(path), identity | known)
-    return known
+def _details(row: dict) -> dict:
+    """What a shard says of a row."""
+    return {name: row[name] for name in (*KEPT, "id", "captions", "language") if row.get(name) is not None}
 
 
-class _Slice(Sequence):
-    def __init__(self, rows: Sequence[dict], chosen: range):
-        self.rows, self.chosen = rows, chosen
-
-    def __len__(self) -> int:
-        return len(self.chosen)
-
-    def __getitem__(self, index: int) -> dict:
-        return self.rows[self.chosen[index]]
-
-
-def _encode(row: dict, rate: int) -> tuple[dict, bytes, float, bool, str | None]:
-    """A row, its audio as 16-bit FLAC at the rate, its seconds, whether it was made quieter, and what is wrong."""
-    import soundfile
-
-    try:
-        waveform = load_waveform(row["audio"], target_sampling_rate=rate, name=f"clip {row['id']!r}").numpy()
-    except (OSError, ValueError, TypeError, ImportError) as error:
-        return row, b"", 0.0, False, str(error)
-    peak = float(np.abs(waveform).max())
-    reduced = peak > 1.0
-    if reduced:  # a lossy codec or the resampler may overshoot; a change of level does less harm than clipping
-        waveform = waveform / peak
-    # the scale that soundfile reads by, so that 16-bit audio at this rate stays what it is to the last bit
-    samples = np.clip(np.round(32768 * waveform), -32768, 32767).astype(np.int16)
-    buffer = io.BytesIO()
-    soundfile.write(buffer, samples, rate, format="FLAC", subtype="PCM_16")
-    return row, buffer.getvalue(), len(waveform) / rate, reduced, None
-
-
-def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = len(data)
-    tar.addfile(member, io.BytesIO(data))
+def _hash(items: Iterable) -> str:
+    hasher = hashlib.blake2b(digest_size=16)
+    for item in items:
+        hasher.update(json.dumps(item, ensure_ascii=False).encode() + b"\n")
+    return hasher.hexdigest()
 
 
 def _file_hash(path: Path) -> str:
@@ -205,7 +270,11 @@ def _file_hash(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
+def _part(path: Path) -> Path:
+    return path.with_suffix(".part")
+
+
 def _write_json(path: Path, content: dict) -> None:
-    part = path.with_suffix(f".part{os.getpid()}")
+    part = _part(path)
     part.write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
     part.replace(path)
