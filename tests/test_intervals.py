@@ -13,6 +13,7 @@ from supclap.evaluation import (
     retrieval_metrics,
     retrieval_ranks,
 )
+from supclap.evaluation.intervals import value_with_interval
 
 
 def clustered_values(seed, n_clusters=40):
@@ -174,3 +175,45 @@ def test_values_that_cannot_be_resampled_are_refused(values, clusters, settings,
 def test_systems_with_different_queries_are_refused():
     with pytest.raises(ValueError, match=r"\(3,\) and \(2,\)"):
         paired_difference([0, 1, 1], [0, 1], [0, 1, 2])
+
+
+# --- means over languages ------------------------------------------------------------------------------------------
+
+
+def unequal_languages(seed=11, n_clips=300):
+    """A value for every clip in one language, and for every tenth of them in another."""
+    values = (np.random.default_rng(seed).random(n_clips) < 0.95).astype(float)
+    clips = np.concatenate([np.arange(n_clips), np.arange(0, n_clips, 10)])
+    groups = np.repeat(["en", "fr"], [n_clips, n_clips // 10])
+    return values[clips], clips, groups
+
+
+def test_each_resample_takes_the_mean_of_every_language_anew():
+    values, clips, groups = unequal_languages()
+    metric = value_with_interval(values, clips, n_resamples=4000, groups=groups)
+    english, french = values[groups == "en"], values[groups == "fr"]
+    assert metric["value"] == pytest.approx((english.mean() + french.mean()) / 2)
+
+    generator, means = np.random.default_rng(5), []
+    for _ in range(4000):
+        drawn = generator.integers(0, 300, 300)
+        in_french = drawn[drawn % 10 == 0]
+        means.append((english[drawn].mean() + french[in_french // 10].mean()) / 2)
+    expected = np.quantile(means, [0.025, 0.975])
+    assert (metric["low"], metric["high"]) == pytest.approx(tuple(expected), abs=0.004)
+    assert metric["high"] <= 1
+
+
+def test_a_language_that_a_resample_does_not_draw_is_left_out_of_its_mean():
+    # the one French clip is drawn in about two of three resamples; the mean is 1 with it and without it
+    values, clips, groups = np.ones(4), np.array([0, 1, 2, 0]), np.array(["en", "en", "en", "fr"])
+    assert bootstrap_interval(values, clips, n_resamples=50, groups=groups) == (1.0, 1.0)
+
+
+def test_a_paired_difference_weighs_languages_alike():
+    values, clips, groups = unequal_languages()
+    other = np.where(groups == "fr", 0.0, values)
+    result = paired_difference(values, other, clips, n_resamples=500, groups=groups)
+    assert result.difference == pytest.approx(values[groups == "fr"].mean() / 2)
+    assert result.low <= result.difference <= result.high
+    assert result.p_value < 0.01

@@ -125,6 +125,15 @@ def test_each_language_is_retrieved_by_itself_and_the_mean_is_unweighted(tmp_pat
         assert mean["metrics"][metric]["value"] == pytest.approx(average)
 
 
+def test_the_interval_of_a_mean_over_languages_of_unlike_size_holds_its_value(tmp_path):
+    rows = caption_rows()
+    rows[0] |= {"captions": ["dog", "hund"], "language": ["en", "de"]}
+    rows[1] |= {"captions": ["cat"], "language": "en"}
+    rows[2] |= {"captions": ["rain"], "language": "en"}
+    mean = evaluate(rows, tmp_path, kind="retrieval", languages=["en", "de"])[-1]
+    assert mean["metrics"]["text_to_audio/recall@1"] == {"value": 1.0, "low": 1.0, "high": 1.0, "n": 4}
+
+
 def test_a_language_without_captions_fails_and_names_those_there(tmp_path):
     with pytest.raises(AssertionError, match="'fra_Latn'; the languages of the captions are deu_Latn, eng_Latn"):
         evaluate(caption_rows(), tmp_path, kind="retrieval", languages=["fra_Latn"])

@@ -18,7 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from supclap.evaluation.intervals import bootstrap_mean_average_precision, mean_average_precisions, paired_difference
+from supclap.evaluation.intervals import (
+    bootstrap_mean_average_precision,
+    cluster_totals,
+    grouped_mean,
+    mean_average_precisions,
+    mean_over_groups,
+    paired_difference,
+)
 from supclap.evaluation.queries import (
     FOLDER,
     Queries,
@@ -173,11 +180,13 @@ def _compare_means(task, per_run, n_a, n_resamples, seed) -> list[Comparison]:
         values_a, values_b = values[:n_a], values[n_a:]
         if len(np.unique(first.clusters)) < 2:
             raise CompareError(f"{task}: one clip is too few to compare.")
-        pair = paired_difference(values_a.mean(0), values_b.mean(0), first.clusters, n_resamples, seed=seed)
+        pair = paired_difference(
+            values_a.mean(0), values_b.mean(0), first.clusters, n_resamples, seed=seed, groups=first.groups
+        )
         low, high = pair.low, pair.high
         if len(values) > 2:
-            low, high = _interval_over_runs(values_a, values_b, first.clusters, n_resamples, seed)
-        runs_a, runs_b = values_a.mean(axis=1), values_b.mean(axis=1)
+            low, high = _interval_over_runs(values_a, values_b, first, n_resamples, seed)
+        runs_a, runs_b = ([grouped_mean(run, first.groups) for run in runs] for runs in (values_a, values_b))
         comparisons.append(
             _comparison(
                 task, metric, runs_a, runs_b, low, high, pair.p_value, values.shape[1], len(np.unique(first.clusters))
@@ -193,19 +202,22 @@ def _comparison(task, metric, runs_a, runs_b, low, high, p_clips, n, n_clips) ->
     return Comparison(task, metric, a, b, a - b, float(low), float(high), p_clips, p_runs, runs_a, runs_b, n, n_clips)
 
 
-def _interval_over_runs(values_a, values_b, clusters, n_resamples, seed) -> tuple[float, float]:
+def _interval_over_runs(values_a, values_b, queries: Queries, n_resamples, seed) -> tuple[float, float]:
     """Percentile interval where each resample draws clips, the same for both systems, and runs of each."""
-    _, member_of = np.unique(clusters, return_inverse=True)
-    sizes = np.bincount(member_of)
-    totals_a, totals_b = (
-        np.stack([np.bincount(member_of, weights=run) for run in values]) for values in (values_a, values_b)
-    )
+    sums = [
+        [cluster_totals(run, queries.clusters, queries.groups) for run in values] for values in (values_a, values_b)
+    ]
+    sizes = sums[0][0][1]
+    totals_a, totals_b = (np.stack([totals for totals, _ in own]) for own in sums)
+    n_clips = sizes.shape[1]
     generator = np.random.default_rng(seed)
     differences = []
     for _ in range(n_resamples):
-        counts = np.bincount(generator.integers(0, len(sizes), len(sizes)), minlength=len(sizes))
+        counts = np.bincount(generator.integers(0, n_clips, n_clips), minlength=n_clips)
         means = [
-            totals[generator.integers(0, len(totals), len(totals))].mean(axis=0) @ counts / (counts @ sizes)
+            mean_over_groups(
+                totals[generator.integers(0, len(totals), len(totals))].mean(axis=0) @ counts, sizes @ counts
+            )
             for totals in (totals_a, totals_b)
         ]
         differences.append(means[0] - means[1])

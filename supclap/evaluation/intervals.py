@@ -35,8 +35,10 @@ class PairedDifference:
     p_value: float
 
 
-def _cluster_totals(values: np.ndarray, clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sum `(C,)` and number `(C,)` of the values in each cluster."""
+def cluster_totals(
+    values: np.ndarray, clusters: np.ndarray, groups: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sum `(G, C)` and number `(G, C)` of the values of each group in each cluster; one group when `groups` is `None`."""
     values, clusters = np.asarray(values, dtype=np.float64), np.asarray(clusters)
     if values.ndim != 1 or values.shape != clusters.shape:
         raise ValueError(
@@ -48,7 +50,23 @@ def _cluster_totals(values: np.ndarray, clusters: np.ndarray) -> tuple[np.ndarra
     unique, member_of = np.unique(clusters, return_inverse=True)
     if len(unique) < 2:
         raise ValueError(f"An interval needs at least two clusters to resample, got {len(unique)}.")
-    return np.bincount(member_of, weights=values), np.bincount(member_of)
+    named, group_of = np.unique(np.zeros(len(values)) if groups is None else groups, return_inverse=True)
+    cells, shape = group_of * len(unique) + member_of, (len(named), len(unique))
+    totals = np.bincount(cells, weights=values, minlength=len(named) * len(unique))
+    return totals.reshape(shape), np.bincount(cells, minlength=len(named) * len(unique)).reshape(shape)
+
+
+def mean_over_groups(totals: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The unweighted mean over groups (first axis) of each group's mean; a group without a value is left out."""
+    means = np.divide(totals, sizes, out=np.zeros(totals.shape), where=sizes > 0)
+    return means.sum(axis=0) / (sizes > 0).sum(axis=0)
+
+
+def grouped_mean(values: np.ndarray, groups: np.ndarray | None = None) -> float:
+    """The mean of the values `(Q,)`; of groups the unweighted mean of their means."""
+    if groups is None:
+        return float(np.mean(values))
+    return float(np.mean([values[groups == group].mean() for group in np.unique(groups)]))
 
 
 def _chunks(n_resamples: int, n_clusters: int):
@@ -64,10 +82,12 @@ def bootstrap_interval(
     n_resamples: int = 2000,
     confidence: float = 0.95,
     seed: int = 0,
+    groups: np.ndarray | None = None,
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of the mean of `values`, resampling whole clusters with replacement.
 
-    A resample's mean is its sum over its number of values, so clusters may differ in size.
+    A resample's mean is its sum over its number of values, so clusters may differ in size. With groups (languages) it
+    is the unweighted mean of the groups' means, each taken anew in every resample.
 
     Args:
         values: `(Q,)` one value per query.
@@ -75,6 +95,7 @@ def bootstrap_interval(
         n_resamples: Number of resamples.
         confidence: Coverage, strictly between 0 and 1.
         seed: Seed of the draws; equal arguments give equal intervals.
+        groups: `(Q,)` the group of each query, where the mean is one over groups.
 
     Raises:
         ValueError: Shapes that differ, values that are not finite, fewer than two clusters, bad settings.
@@ -83,12 +104,14 @@ def bootstrap_interval(
         raise ValueError(
             f"`n_resamples` must be positive and `confidence` between 0 and 1, got {n_resamples} and {confidence}."
         )
-    totals, sizes = _cluster_totals(values, clusters)
+    totals, sizes = cluster_totals(values, clusters, groups)
+    n_clusters = totals.shape[1]
     generator = np.random.default_rng(seed)
     means = []
-    for n in _chunks(n_resamples, len(totals)):
-        drawn = generator.integers(0, len(totals), (n, len(totals)))
-        means.append(totals[drawn].sum(axis=1) / sizes[drawn].sum(axis=1))
+    for n in _chunks(n_resamples, n_clusters):
+        drawn = generator.integers(0, n_clusters, (n, n_clusters))
+        sums = [[each[drawn].sum(axis=1) for each in of_groups] for of_groups in (totals, sizes)]
+        means.append(mean_over_groups(*map(np.array, sums)))
     low, high = np.quantile(np.concatenate(means), [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
 
@@ -116,6 +139,7 @@ def paired_difference(
     n_resamples: int = 2000,
     confidence: float = 0.95,
     seed: int = 0,
+    groups: np.ndarray | None = None,
 ) -> PairedDifference:
     """Compare two systems on the same queries: mean difference, bootstrap interval and sign-flip p-value.
 
@@ -126,6 +150,7 @@ def paired_difference(
         n_resamples: Number of bootstrap resamples and of sign flips.
         confidence: Coverage of the interval.
         seed: Seed of both.
+        groups: As in [`bootstrap_interval`].
 
     Raises:
         ValueError: As in [`bootstrap_interval`].
@@ -134,9 +159,11 @@ def paired_difference(
     if values_a.shape != values_b.shape:
         raise ValueError(f"Paired values must have one shape, got {values_a.shape} and {values_b.shape}.")
     differences = values_a - values_b
-    low, high = bootstrap_interval(differences, clusters, n_resamples, confidence, seed)
-    totals, _ = _cluster_totals(differences, clusters)
-    return PairedDifference(float(differences.mean()), low, high, _sign_flip_p_value(totals, n_resamples, seed))
+    low, high = bootstrap_interval(differences, clusters, n_resamples, confidence, seed, groups)
+    totals, sizes = cluster_totals(differences, clusters, groups)
+    # what each cluster adds to the mean: a flip of its sign keeps the number of values
+    parts = (totals / sizes.sum(axis=1, keepdims=True)).mean(axis=0)
+    return PairedDifference(grouped_mean(differences, groups), low, high, _sign_flip_p_value(parts, n_resamples, seed))
 
 
 def metrics_with_intervals(
@@ -157,7 +184,12 @@ def metrics_with_intervals(
 
 
 def value_with_interval(
-    values: np.ndarray, clusters: np.ndarray, n_resamples: int = 2000, confidence: float = 0.95, seed: int = 0
+    values: np.ndarray,
+    clusters: np.ndarray,
+    n_resamples: int = 2000,
+    confidence: float = 0.95,
+    seed: int = 0,
+    groups: np.ndarray | None = None,
 ) -> dict[str, float | int | None]:
     """Mean of the values as `{"value", "low", "high", "n"}`; the ends are `None` where one clip is all there is.
 
@@ -165,8 +197,8 @@ def value_with_interval(
     """
     low, high = None, None
     if len(np.unique(clusters)) > 1:
-        low, high = bootstrap_interval(values, clusters, n_resamples, confidence, seed)
-    return {"value": float(np.mean(values)), "low": low, "high": high, "n": len(values)}
+        low, high = bootstrap_interval(values, clusters, n_resamples, confidence, seed, groups)
+    return {"value": grouped_mean(values, groups), "low": low, "high": high, "n": len(values)}
 
 
 def format_interval(metric: Mapping[str, float | int | None]) -> str:

@@ -110,5 +110,5 @@ def _mean_of_queries(queries: Mapping[str, Mapping[str, np.ndarray]]) -> dict[st
     mean = {}
     for name in next(iter(values.values())):
         every = mean_over_languages({language: own[name] for language, own in values.items()})
-        mean[name] = value_with_interval(every.values, every.clusters)
+        mean[name] = value_with_interval(every.values, every.clusters, groups=every.groups)
     return mean

@@ -27,14 +27,16 @@ class Queries:
     """One metric's value for every query.
 
     Attributes:
-        values: `(Q,)` the values; their mean is the metric.
+        values: `(Q,)` the values; their mean is the metric, see `groups`.
         keys: `(Q,)` what identifies each query.
         clusters: `(Q,)` id of the clip each query belongs to.
+        groups: `(Q,)` language of each query, where the metric is the unweighted mean of the languages' means.
     """
 
     values: np.ndarray
     keys: np.ndarray
     clusters: np.ndarray
+    groups: np.ndarray | None = None
 
 
 def retrieval_queries(
@@ -112,16 +114,15 @@ def task_languages(tasks: Sequence[str]) -> dict[str, list[str]]:
 
 
 def mean_over_languages(queries: Mapping[str, Queries]) -> Queries:
-    """One metric's queries in several languages as queries whose mean is the unweighted mean of the languages' means.
+    """One metric's queries in several languages as those of their unweighted mean.
 
     The clusters are the clips, so a resample draws a clip in all its languages.
     """
-    total = sum(len(query.values) for query in queries.values())
-    weights = {language: total / (len(queries) * len(query.values)) for language, query in queries.items()}
     return Queries(
-        np.concatenate([query.values * weights[language] for language, query in queries.items()]),
+        np.concatenate([query.values for query in queries.values()]),
         np.concatenate([np.char.add(f"{language}\x1f", query.keys) for language, query in queries.items()]),
         np.concatenate([query.clusters for query in queries.values()]),
+        np.repeat(list(queries), [len(query.values) for query in queries.values()]),
     )
 
 

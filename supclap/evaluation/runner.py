@@ -203,7 +203,7 @@ def _retrieval(task, encoder, captions, ids, audio, contents, output_dir) -> lis
     mean = {}
     for name in values:
         every = query_files.mean_over_languages({language: own[name] for language, own in queries.items()})
-        mean[name] = value_with_interval(every.values, every.clusters)
+        mean[name] = value_with_interval(every.values, every.clusters, groups=every.groups)
     for name in [name for name in entries[0]["metrics"] if name not in mean]:  # median ranks
         medians = [entry["metrics"][name] for entry in entries]
         n = sum(median["n"] for median in medians)

@@ -317,7 +317,7 @@ def plot_results(summaries: Sequence[Mapping[str, Any]], path: str | Path) -> No
             (value["value"], value["value"]) if value["low"] is None else (value["low"], value["high"])
             for _, value in points
         ]
-        # the interval of a value weighted over languages need not hold it to the last bit
+        # a percentile interval need not hold its value
         spread = np.abs(100 * np.array(ends).reshape(-1, 2).T - centre)
         axis.errorbar(centre, [row for row, _ in points], xerr=spread, fmt="o", capsize=2, label=summary["checkpoint"])
     axis.set_yticks(
