@@ -12,18 +12,23 @@ tasks:
 
 import dataclasses
 import difflib
+import json
 import types
 import typing
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from supclap.data.files import DataError
 from supclap.evaluation.zero_shot import DEFAULT_TEMPLATES
 
 
 KINDS = ("retrieval", "zero_shot", "mteb")
 BUILT_IN = Path(__file__).parent / "suites"
+# options of a corpus that are load_corpus's own
+LOADER_OPTIONS = ("skip_bad", "exclude_leaks_of", "leak_lists")
 
 
 class SuiteError(ValueError):
@@ -55,6 +60,8 @@ def how_to_get(task: "Task") -> str:
         return "mteb downloads it where the Hub can be reached"
     if task.corpus in PUBLISHED:
         return f"{task.corpus}: {PUBLISHED[task.corpus]}"
+    if task.corpus == "hub":
+        return f"the data set {task.data_dir!r}, of the Hub or a folder"
     return f"your {task.corpus or 'table'} {task.table or ''}".rstrip()
 
 
@@ -67,17 +74,19 @@ class Task:
         kind: `retrieval`; `zero_shot`, by `label` or `labels` of the rows; or `mteb`, a task of that library.
         corpus: Name of a corpus.
         table: CSV, JSON-lines or Parquet file in `data_dir`, relative to it.
-        data_dir: Folder of the data, relative to the root of all data; the name of the corpus when omitted.
+        data_dir: Folder of the data, relative to the root of all data; the name of the corpus when omitted. Of the
+            corpus `hub` also the id of a data set of the Hub.
         split: Split of a corpus, or several; a fold is a split.
         options: Further arguments of the corpus's loader.
         where: Keeps those rows of a table whose columns have one of the values listed.
         audio_column: Column of a table with the file, relative to the table.
         caption_columns: Columns of a table with captions; a classification needs none.
-        label_column: Column of a table with the label.
+        label_column: Column of a table with the label, or a list of any number of labels, which is scored by mAP.
         languages: Retrieval once for each of these languages, with the captions in it, and the mean over them.
         language: Language of labels and templates, for multilingual encoders.
         templates: Prompts of a label; their embeddings are averaged.
-        labels: The classes; those that occur in the rows, in order of the alphabet, when omitted.
+        labels: The classes, of which a label of the rows may be the index; those that occur in the rows, in order of
+            the alphabet, when omitted.
         spelling: How a prompt spells a label, where not as it stands with spaces for underscores.
         expected_clips: Size of the official set, said beside the number of clips found.
         expected_labels: Its number of classes.
@@ -185,9 +194,32 @@ def _task(entry: Any, where: str) -> Task:
     if not entry["name"] or any(part in entry["name"] for part in "/\\:"):
         raise SuiteError(f"{where}: the name {entry['name']!r} must be usable as a file name.")
     try:
-        return Task(**entry)
+        task = Task(**entry)
+        _check_corpus(task)
     except ValueError as error:
         raise SuiteError(f"{where} ({entry['name']}): {error}") from None
+    return task
+
+
+def _check_corpus(task: Task) -> None:
+    """Refuses what is no corpus, option or split of it, whether or not its data are here."""
+    from supclap.data.corpora import corpus_loader, split_name
+
+    if task.corpus is None:
+        if task.options:
+            raise ValueError("options are those of a corpus; a table has none.")
+        return
+    corpus_loader(task.corpus, {key: value for key, value in task.options.items() if key not in LOADER_OPTIONS})
+    for split in _splits(task):
+        split_name(task.corpus, split)
+    if task.where:
+        raise ValueError("where chooses rows of a table; of a corpus name the split.")
+    if task.corpus == "hub" and not task.data_dir:
+        raise ValueError("data_dir is missing: the id of a data set of the Hub (owner/name), or its folder.")
+
+
+def _splits(task: Task) -> list:
+    return task.split if isinstance(task.split, list) else [task.split]
 
 
 def load_rows(
@@ -208,8 +240,10 @@ def load_rows(
     """
     from supclap.data.inspection import drop_undecodable
 
-    folder = root / (task.data_dir or task.corpus or ".")
-    if not folder.exists():
+    folder = _folder(task, root)
+    if task.corpus == "hub" and not folder.exists():
+        folder = Path(task.data_dir)  # an id of the Hub
+    elif not folder.exists():
         raise DataNotFound(f"data not found at {folder}")
     if task.table is not None:
         rows = _table_rows(task, folder / task.table, skip_bad)
@@ -217,39 +251,149 @@ def load_rows(
     if load_corpus is None:
         from supclap.data.corpora import load_corpus
     try:
-        skip = {"skip_bad": True} if skip_bad else {}
-        rows = load_corpus(task.corpus, folder, split=task.split, **skip, **task.options)
+        options = task.options | ({"skip_bad": True} if skip_bad else {})
+        rows = load_corpus(task.corpus, folder, split=task.split, **options)
     except FileNotFoundError as error:
         raise DataNotFound(f"data not found at {folder}: {error}") from error
+    except DataError as error:
+        if task.corpus == "hub" and isinstance(error.__cause__, OSError):  # no network, no such repository
+            raise DataNotFound(str(error).splitlines()[0]) from error
+        raise
     if not len(rows):
         raise ValueError(f"{task.corpus} at {folder} has no rows in the split {task.split!r}.")
     return drop_undecodable(rows, task.name, skip_bad) if skip_bad else rows
 
 
-def _table_rows(task: Task, path: Path, skip_bad: bool) -> list[dict]:
-    from supclap.config import DataArguments
-    from supclap.data.sources import read_table, to_rows
+def _folder(task: Task, root: Path) -> Path:
+    return root / (task.data_dir or task.corpus or ".")
+
+
+def load_rows_of_languages(
+    task: Task, root: Path, load_corpus: Callable[..., Sequence[dict]] | None = None, skip_bad: bool = False
+) -> tuple[Sequence[dict], dict[str, str]]:
+    """As [`load_rows`], but of a task in several languages those that are there, and why each of the others is not.
+
+    Raises:
+        DataNotFound: No language is there.
+        ValueError: The data are there and unusable.
+    """
+    try:
+        return load_rows(task, root, load_corpus, skip_bad), {}
+    except DataNotFound:
+        languages = task.options.get("languages", [])
+        if len(languages) < 2:
+            raise
+    absent = {}
+    for language in languages:
+        try:
+            load_rows(_in_languages(task, [language]), root, load_corpus)
+        except DataNotFound as error:
+            absent[language] = str(error)
+        except ValueError:
+            pass  # it is there, and what is wrong with it is said below
+    there = [language for language in languages if language not in absent]
+    if not there:
+        raise DataNotFound(absent[languages[0]])
+    return load_rows(_in_languages(task, there), root, load_corpus, skip_bad), absent
+
+
+def _in_languages(task: Task, languages: list) -> Task:
+    return replace(task, options=task.options | {"languages": languages})
+
+
+def check_tables(suite: Suite, root: Path) -> None:
+    """Looks up the columns that tasks name in those tables that are there, before anything is embedded.
+
+    Raises:
+        SuiteError: A table lacks a column, or has no row that `where` keeps; the message names the task.
+    """
+    from supclap.data.sources import read_table
+
+    for task in suite.tasks:
+        path = _folder(task, root) / (task.table or "")
+        if task.table and path.is_file():
+            with suppress(DataError):  # a torn table fails its own task only
+                _select_records(task, read_table(path), path)
+
+
+def _select_records(task: Task, table: list[dict], path: Path) -> list[dict]:
+    """The records that `where` keeps.
+
+    Raises:
+        SuiteError: See [`check_tables`].
+    """
+    from supclap.data.tables import columns_of
+
+    columns = columns_of(table)
+    where = f"task {task.name}: {path}"
+    for column in [task.audio_column, *task.caption_columns, task.label_column, *task.where]:
+        if column is not None and column not in columns:
+            raise SuiteError(f"{where} has no column {column!r}; its columns are {sorted(columns)}.")
+    for column, values in task.where.items():
+        wanted = {str(value) for value in (values if isinstance(values, list) else [values])}
+        there = sorted({str(record.get(column)) for record in table})
+        table = [record for record in table if str(record.get(column)) in wanted]
+        if not table:
+            raise SuiteError(f"{where}: no row has {column} in {sorted(wanted)}; there are {', '.join(there[:20])}.")
+    return table
+
+
+def _table_rows(task: Task, path: Path, skip_bad: bool) -> Sequence[dict]:
+    from supclap.data.accept import accept_rows
+    from supclap.data.sources import read_table
+    from supclap.data.tables import clip_id, table_rows
 
     if not path.is_file():
         raise DataNotFound(f"data not found at {path}")
-    table = read_table(path)
-    for column, values in task.where.items():
-        if column not in table[0]:
-            raise ValueError(f"{path} has no column {column!r}; its columns are {sorted(table[0])}.")
-        wanted = {str(value) for value in (values if isinstance(values, list) else [values])}
-        table = [record for record in table if str(record[column]) in wanted]
-        if not table:
-            raise ValueError(f"{path}: no row has {column} in {sorted(wanted)}.")
-    arguments = DataArguments(
-        data_dir=str(path.parent),
-        audio_column=task.audio_column,
-        caption_columns=task.caption_columns or [task.label_column],
-        label_column=task.label_column,
-        skip_bad=skip_bad,
-    )
-    rows = to_rows(table, path.parent, arguments, str(path))
-    records = {str(record.get("id") or record[task.audio_column]): record for record in table}
+    table = _select_records(task, read_table(path), path)
+    records: dict[str, dict] = {}
+    for number, record in enumerate(table):
+        records.setdefault(clip_id(record, task.audio_column, number), record)
+    rows = table_rows(table, path, task.audio_column, task.caption_columns)
+
+    def complete() -> Iterator[dict]:
+        for row in rows:
+            if records[row["id"]].get("fold") not in (None, ""):
+                row["fold"] = records[row["id"]]["fold"]
+            yield row
+
+    completed = complete() if task.kind == "retrieval" else _labelled(complete(), task, records, str(path))
+    return accept_rows(completed, str(path), str(path.parent), skip_bad)
+
+
+def _labelled(rows: Iterator[dict], task: Task, records: Mapping[str, dict], where: str) -> Iterator[dict]:
+    """Rows with the `label` of their records; with `labels` where any of them is a list.
+
+    Raises:
+        DataError: A row has no label.
+    """
+    from supclap.data.corpora.common import LABEL_TEMPLATE, label_caption, label_of
+
+    cells = {clip: _label_cell(record.get(task.label_column)) for clip, record in records.items()}
+    has_several = any(isinstance(cell, list) for cell in cells.values())
+    names = set(map(str, task.labels))
+
+    def target(value: Any) -> str | int | None:
+        label = label_of(value)
+        return value if type(value) is int and names and label not in names else label
+
     for row in rows:
-        record = records[str(row["id"])]
-        row |= {key: record[key] for key in ("fold", "language") if record.get(key) and key not in row}
-    return rows
+        cell = cells[row["id"]]
+        values = [target(value) for value in (cell if isinstance(cell, list) else [cell])]
+        if None in values:
+            raise DataError(
+                f"{where}, row {row['id']!r}: {task.label_column} is {cell!r}, which is no label. Give it one, or leave "
+                "such rows out with `where`."
+            )
+        # the classes are no captions; a caption there must be, for rows are accepted by it
+        row["captions"] = label_caption(LABEL_TEMPLATE, list(map(str, values)) or ["no class"])
+        row |= {"labels": values} if has_several else {"label": values[0]}
+        yield row
+
+
+def _label_cell(cell: Any) -> Any:
+    """A cell, or the list that it holds; CSV holds one as JSON."""
+    if isinstance(cell, str) and cell.lstrip().startswith("["):
+        with suppress(json.JSONDecodeError):
+            return json.loads(cell)
+    return list(cell) if isinstance(cell, tuple) else cell
