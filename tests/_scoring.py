@@ -45,6 +45,20 @@ def class_rows():
     return [*rows, {"id": "odd", "audio": clip(0, 0.4, 1), "label": "cat", "fold": 2}]
 
 
+def caption_rows():
+    """Three clips with captions in English and German."""
+    return [
+        {
+            "id": "d",
+            "audio": clip(1),
+            "captions": ["dog", "dog dog cat", "hund"],
+            "language": ["eng_Latn", "en", "de"],
+        },
+        {"id": "c", "audio": clip(0, 1), "captions": ["cat", "katze"], "language": ["en", "deu_Latn"]},
+        {"id": "r", "audio": clip(0, 0, 1, 0.9), "captions": ["rain", "regen"], "language": ["en", "de"]},
+    ]
+
+
 def evaluate(rows, tmp_path, encoder=None, chosen_on=None, **task):
     """Runs one task on rows and returns its entries."""
     task = {"name": "task", "kind": "zero_shot", "corpus": "rows", "data_dir": ".", **task}

@@ -5,7 +5,7 @@ import csv
 import numpy as np
 import pytest
 import torch
-from _scoring import WORDS, Counter, class_rows, clip, evaluate
+from _scoring import WORDS, Counter, caption_rows, class_rows, clip, evaluate
 from sklearn.metrics import average_precision_score
 
 from supclap.evaluation import retrieval_metrics
@@ -78,19 +78,6 @@ def test_several_labels_a_clip_give_the_mean_average_precision_of_sklearn(tmp_pa
 def test_one_clip_has_a_score_without_an_interval(tmp_path):
     (entry,) = evaluate(class_rows()[:1], tmp_path, labels=["dog", "cat"])
     assert entry["metrics"]["accuracy"] == {"value": 1.0, "low": None, "high": None, "n": 1}
-
-
-def caption_rows():
-    return [
-        {
-            "id": "d",
-            "audio": clip(1),
-            "captions": ["dog", "dog dog cat", "hund"],
-            "language": ["eng_Latn", "en", "de"],
-        },
-        {"id": "c", "audio": clip(0, 1), "captions": ["cat", "katze"], "language": ["en", "deu_Latn"]},
-        {"id": "r", "audio": clip(0, 0, 1, 0.9), "captions": ["rain", "regen"], "language": ["en", "de"]},
-    ]
 
 
 def test_retrieval_equals_the_function_on_the_same_embeddings(tmp_path):

@@ -14,18 +14,20 @@ from tqdm import tqdm
 
 from supclap.data.captions import caption_languages, check_row
 from supclap.data.languages import nllb_code
+from supclap.data.manifest import build_manifest, save_manifest
+from supclap.data.rows import Rows, removed_of
 from supclap.evaluation import queries as query_files
 from supclap.evaluation.cache import CachedEncoder
 from supclap.evaluation.inputs import Column, name_some
 from supclap.evaluation.intervals import bootstrap_mean_average_precision, metrics_with_intervals, value_with_interval
 from supclap.evaluation.queries import Queries
 from supclap.evaluation.retrieval import PROTOCOLS, metrics_from_ranks, retrieval_ranks
-from supclap.evaluation.suite import DataNotFound, Suite, Task, how_to_get, load_rows
+from supclap.evaluation.suite import DataNotFound, Suite, Task, how_to_get, load_rows_of_languages
 from supclap.evaluation.zero_shot import (
     average_prompts,
+    check_labels,
     label_prompts,
     label_scores,
-    label_text,
     multi_label_metrics,
     row_targets,
     zero_shot_metrics,
@@ -53,11 +55,11 @@ def evaluate_suite(
     Args:
         encoder: What is scored.
         suite: The tasks.
-        output_dir: Where `results.json`, per-query results and pictures go; the results of each task are written when
-            it is done.
+        output_dir: Where `results.json`, per-query results, the manifest of the data and pictures go; those of each
+            task are written when it is done, in place of what an earlier evaluation left there.
         root: Where the relative data folders of the tasks start.
         chosen_on: How the checkpoint was chosen: `validation`, `test` or `last`; `None` when that is not known.
-        load_corpus: See [`load_rows`].
+        load_corpus: See [`~supclap.evaluation.suite.load_rows`].
         skip_bad: The same; how many rows were left out is said in the record of the score.
         report: Called with a line about each task that runs or fails.
         progress: Whether to show a bar of the clips of each task on stderr.
@@ -65,11 +67,14 @@ def evaluate_suite(
     Returns:
         What `results.json` holds: `checkpoint`, `fingerprint`, `suite`, `chosen_on`, `encoder` and `results`, one
         entry a task, and language of it, with `status` `done`, `not run` (the data are not there) or `failed`; the
-        last two have a `reason`, and what was not run says how to `get` its data.
+        last two have a `reason`, and what was not run says how to `get` its data. A task that fails, whatever the
+        error, does not keep the others from being run.
     """
     output_dir, root = Path(output_dir), Path(root)
     output_dir.mkdir(parents=True, exist_ok=True)
-    _clear_other_checkpoint(output_dir, encoder.encoder.fingerprint)
+    for path in (output_dir / query_files.FOLDER).glob("*.npz"):  # they would be taken for this evaluation's
+        path.unlink()
+    manifest = build_manifest({})
     summary = {
         "checkpoint": encoder.encoder.name,
         "fingerprint": encoder.encoder.fingerprint,
@@ -82,25 +87,23 @@ def evaluate_suite(
     for task in suite.tasks:
         head = {"task": task.name, "kind": task.kind, "language": None}
         try:
-            entries = _run_task(task, encoder, output_dir, root, load_corpus, skip_bad, report, progress)
+            entries, data = _run_task(task, encoder, output_dir, root, load_corpus, skip_bad, report, progress)
+            manifest["splits"] |= data
         except DataNotFound as error:
-            entries = [{**head, "status": NOT_RUN, "reason": str(error), "get": how_to_get(task)}]
-        except (ValueError, OSError, ImportError) as error:
+            entries = [{**head, **_not_run(task, str(error))}]
+        except Exception as error:  # hours of other tasks must not be lost to the one
             entries = [{**head, "status": FAILED, "reason": f"{type(error).__name__}: {error}"}]
         for entry in entries:
             if entry["status"] == FAILED:
                 report(f"{task.name}: {entry['status']}: {entry['reason']}")
         summary["results"] += entries
+        save_manifest(manifest, output_dir)
         write_json(output_dir / RESULTS, summary)
     return summary
 
 
-def _clear_other_checkpoint(output_dir: Path, fingerprint: str) -> None:
-    """Removes per-query results that another checkpoint of this name left here: they would be taken for this one's."""
-    results = output_dir / RESULTS
-    if results.is_file() and json.loads(results.read_text(encoding="utf-8"))["fingerprint"] != fingerprint:
-        for path in (output_dir / query_files.FOLDER).glob("*.npz"):
-            path.unlink()
+def _not_run(task: Task, reason: str) -> dict[str, str]:
+    return {"status": NOT_RUN, "reason": reason, "get": how_to_get(task)}
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -110,7 +113,8 @@ def write_json(path: Path, content: Any) -> None:
     os.replace(part, path)
 
 
-def _run_task(task, encoder, output_dir, root, load_corpus, skip_bad, report, progress) -> list[dict]:
+def _run_task(task, encoder, output_dir, root, load_corpus, skip_bad, report, progress) -> tuple[list[dict], dict]:
+    """The entries of a task, and the manifest of its data by its name."""
     bar = partial(tqdm, desc=task.name, disable=not progress)
     if task.kind == "mteb":
         from supclap.evaluation.mteb import run_mteb_task
@@ -118,10 +122,10 @@ def _run_task(task, encoder, output_dir, root, load_corpus, skip_bad, report, pr
         with bar(total=1, unit="task") as shown:
             entry = run_mteb_task(task, encoder)
             shown.update()
-        return [entry]
-    rows = load_rows(task, root, load_corpus, skip_bad)
+        return [entry], {}
+    rows, absent = load_rows_of_languages(task, root, load_corpus, skip_bad)
     audio = Column(rows, "audio")
-    removed = [row["id"] for row in getattr(rows, "removed", ())]
+    removed = removed_of(rows)
     rows = _without_audio(rows)
     ids = clip_ids(rows)
     report(f"{task.name}: {len(ids)} clips")
@@ -131,10 +135,22 @@ def _run_task(task, encoder, output_dir, root, load_corpus, skip_bad, report, pr
     with bar(total=len(ids), unit="clip") as shown:
         embeds, contents = encoder.embed_audio(audio, ids, lambda done, _: shown.update(done - shown.n))
     if task.kind == "retrieval":
-        entries = _retrieval(task, encoder, side, ids, embeds.numpy(), contents, output_dir)
+        entries = _retrieval(task, encoder, side, absent, ids, embeds.numpy(), contents, output_dir)
     else:
         entries = [_zero_shot(task, encoder, side, rows, ids, embeds.numpy(), contents, output_dir)]
-    return [entry | {"left_out": removed} for entry in entries] if removed else entries
+    if removed:
+        left_out = {"left_out": [row["id"] for row in removed]}
+        entries = [entry | left_out if entry["status"] == DONE else entry for entry in entries]
+    return entries, {task.name: _describe_data(rows, contents, removed)}
+
+
+def _describe_data(rows: Sequence[Mapping[str, Any]], contents: list[str], removed: list[dict]) -> dict[str, Any]:
+    """The manifest of the rows of a task. Their hashes are known by now, and the audio is not read again."""
+    described = Rows(({"captions": [], **row} for row in rows), removed)
+    described = build_manifest({"task": described}, content_hashes=False)["splits"]["task"]
+    return described | {
+        "clips": [[clip, content] for (clip, _), content in zip(described["clips"], contents, strict=True)]
+    }
 
 
 def _without_audio(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
@@ -188,20 +204,29 @@ def _captions(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, str | N
     return captions
 
 
-def _retrieval(task, encoder, captions, ids, audio, contents, output_dir) -> list[dict]:
+def _retrieval(task, encoder, captions, absent, ids, audio, contents, output_dir) -> list[dict]:
     if not task.languages:
         return [_retrieve(task, encoder, None, captions, ids, audio, contents, output_dir)[0]]
-    there = sorted({str(code) for _, _, code in captions})
-    entries, queries = [], {}
+    there = ", ".join(sorted({str(code) for _, _, code in captions}))
+    entries, queries = {}, {}
     for language in task.languages:
         own = [caption for caption in captions if caption[2] == nllb_code(language)]
-        if not own:
-            raise ValueError(f"No caption is in {language!r}; the languages of the captions are {', '.join(there)}.")
-        entry, values = _retrieve(task, encoder, language, own, ids, audio, contents, output_dir)
-        entries.append(entry)
-        queries[language] = values
+        reason = absent.get(language, f"No caption is in {language!r}; the languages of the captions are {there}.")
+        if own:
+            entries[language], queries[language] = _retrieve(
+                task, encoder, language, own, ids, audio, contents, output_dir
+            )
+        else:
+            entries[language] = {"task": task.name, "kind": task.kind, "language": language, **_not_run(task, reason)}
+    if not queries:
+        raise ValueError(reason)
+    return [*entries.values(), _mean_entry(task, [entries[language] for language in queries], queries)]
+
+
+def _mean_entry(task: Task, entries: list[dict], queries: Mapping[str, Mapping[str, Queries]]) -> dict[str, Any]:
+    """The unweighted mean over the languages that were run; its name says so where some were not."""
     mean = {}
-    for name in values:
+    for name in next(iter(queries.values())):
         every = query_files.mean_over_languages({language: own[name] for language, own in queries.items()})
         mean[name] = value_with_interval(every.values, every.clusters, groups=every.groups)
     for name in [name for name in entries[0]["metrics"] if name not in mean]:  # median ranks
@@ -210,8 +235,10 @@ def _retrieval(task, encoder, captions, ids, audio, contents, output_dir) -> lis
         mean[name] = {**medians[0], "value": float(np.mean([median["value"] for median in medians])), "n": n}
     n_texts = sum(entry["n_texts"] for entry in entries)
     record = {"protocols": PROTOCOLS, "mean": "unweighted mean over the languages; intervals resample clips"}
+    record["languages"] = list(queries)
     n_clips = max(entry["n_clips"] for entry in entries)
-    return [*entries, _entry(task, MEAN, n_clips, n_texts=n_texts, metrics=mean, record=record)]
+    title = MEAN if len(queries) == len(task.languages) else f"{MEAN} of {len(queries)} of {len(task.languages)}"
+    return _entry(task, title, n_clips, n_texts=n_texts, metrics=mean, record=record)
 
 
 def _retrieve(task, encoder, language, captions, ids, audio, contents, output_dir) -> tuple[dict, dict[str, Queries]]:
@@ -265,8 +292,10 @@ def _classes(task: Task, rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], 
         raise ValueError(
             f"spelling names {strange[0]!r}, which is no label; the labels are {', '.join(labels[:20])} …"
         )
-    words = [spelling.get(label, label_text(label)) for label in labels]
-    return labels, words, row_targets(rows, column, [label_text(label) for label in labels]), column == "labels"
+    if len(labels) < 2:
+        raise ValueError(f"{task.name}: classification needs at least two labels, got {labels}. Name all by `labels`.")
+    words = check_labels([spelling.get(label, label) for label in labels])
+    return labels, words, row_targets(rows, column, check_labels(labels)), column == "labels"
 
 
 def _zero_shot(task, encoder, classes, rows, ids, audio, contents, output_dir) -> dict:

@@ -87,7 +87,9 @@ def _grid(summaries: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[
             title = task_title(entry)
             if entry["status"] != "done":
                 cells = lines.setdefault((title, ""), [""] * width)
-                cells[0 if single else column] = f"{entry['status']}: {entry['reason']}" if single else entry["status"]
+                cells[0 if single else column] = (
+                    f"{entry['status']}: {' '.join(entry['reason'].split())}" if single else entry["status"]
+                )
                 continue
             for metric, value in entry["metrics"].items():
                 key = (title, metric)

@@ -36,7 +36,7 @@ def label_prompts(labels: Sequence[str], templates: Sequence[str] = DEFAULT_TEMP
     without_slot = [template for template in templates if "{}" not in template]
     if without_slot or not templates:
         raise SettingsError(f"Each template needs {{}} where the label goes; got {without_slot or templates}.")
-    return [template.replace("{}", name) for name in _check_labels(labels) for template in templates]
+    return [template.replace("{}", name) for name in check_labels(labels) for template in templates]
 
 
 def average_prompts(embeds: torch.Tensor, n_labels: int) -> torch.Tensor:
@@ -76,7 +76,13 @@ def encode_labels(
     return average_prompts(embed_texts(model, processor, prompts, batch_size, device, text_lang), len(labels))
 
 
-def _check_labels(labels: Sequence[str]) -> list[str]:
+def check_labels(labels: Sequence[str]) -> list[str]:
+    """The words of the labels; see [`label_text`].
+
+    Raises:
+        TypeError: `labels` is one string.
+        ValueError: None, or labels that are blank or read the same.
+    """
     if isinstance(labels, str):
         raise TypeError(f"`labels` must be a list of class names, got the string {labels!r}.")
     names = [label_text(label) for label in labels]
@@ -84,7 +90,9 @@ def _check_labels(labels: Sequence[str]) -> list[str]:
         raise ValueError(f"`labels` must be non-empty class names, got {list(labels)}.")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"`labels` has classes that read the same: {twice}.")
+        raise ValueError(
+            f"`labels` has classes that read the same: {twice}. Make them one class, or spell them apart."
+        )
     return names
 
 
@@ -246,7 +254,7 @@ def zero_shot_classification(
     """
     if not len(rows):
         raise ValueError("`rows` is empty: there is nothing to classify.")
-    names = _check_labels(labels)
+    names = check_labels(labels)
     column = "label" if rows[0].get("label") is not None else "labels"
     targets = row_targets(rows, column, names)
     label_embeds = encode_labels(model, processor, labels, templates, batch_size, device, text_lang)
