@@ -1,6 +1,7 @@
 """Paired comparison of two evaluated systems, against scipy, sklearn and by hand, and the folders it refuses."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from sklearn.metrics import average_precision_score
 from supclap.cli import main
 from supclap.evaluation import pooled_retrieval_ranks, retrieval_metrics, retrieval_ranks
 from supclap.evaluation.compare import CompareError, compare_runs, comparison_table, permutation_p_value
+from supclap.evaluation.inputs import CHOSEN_ON
 from supclap.evaluation.intervals import (
     bootstrap_mean_average_precision,
     mean_average_precisions,
@@ -121,8 +123,8 @@ def test_several_seeds_widen_the_interval_by_their_spread(tmp_path):
     assert several.difference == pytest.approx(np.mean(several.runs_a) - np.mean(several.runs_b))
     assert several.high - several.low > 2 * (single.high - single.low)
     assert several.p_runs > 0.1
-    assert "3 run(s)" in comparison_table([several], [])
-    assert "±" in comparison_table([several], [])
+    assert "3 run(s)" in comparison_table([several], [], {})
+    assert "±" in comparison_table([several], [], {})
 
 
 def test_tasks_in_several_languages_are_compared_in_their_mean_too(tmp_path):
@@ -136,6 +138,21 @@ def test_tasks_in_several_languages_are_compared_in_their_mean_too(tmp_path):
     assert mean.difference == pytest.approx((english.difference + french.difference) / 2)
     assert mean.low < mean.difference < mean.high
     assert (mean.n, mean.n_clips) == (80, 40)
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_the_interval_of_a_mean_over_languages_of_unlike_size_holds_its_difference(tmp_path, seeds):
+    # a is right in the 300 English and the 30 French clips, b in the English alone
+    for run in [f"{system}{seed}" for system in "ab" for seed in range(seeds)]:
+        for language, n in (("en", 300), ("fr", 30)):
+            audio = np.eye(300)[:n]
+            wrong = np.roll(audio, 1, axis=0) if run[0] == "b" and language == "fr" else audio
+            ranks = retrieval_ranks(audio, wrong, np.arange(n))
+            arrays = retrieval_queries(ranks, [f"clip{row}" for row in range(n)], [f"caption {r}" for r in range(n)])
+            save_queries(tmp_path / run / "queries" / f"task[{language}].npz", arrays)
+    comparisons, _ = compare_runs(*[[tmp_path / f"{system}{seed}" for seed in range(seeds)] for system in "ab"])
+    mean = next(one for one in comparisons if "mean" in one.task and one.metric == "text_to_audio/recall@1")
+    assert (mean.a, mean.b, mean.low, mean.high) == (1.0, 0.5, 0.5, 0.5)
 
 
 # --- several labels a clip -----------------------------------------------------------------------------------------
@@ -196,6 +213,116 @@ def test_different_captions_are_refused(tmp_path):
     save_queries(b / "queries" / "task.npz", arrays)
     with pytest.raises(CompareError, match="the captions of the two runs differ"):
         compare_runs([a], [b])
+
+
+def test_other_labels_of_the_same_clips_are_refused(tmp_path):
+    a, b = save_classes(tmp_path / "a", [0, 1, 0]), save_classes(tmp_path / "b", [0, 1, 0], np.array([0, 1, 0]))
+    with pytest.raises(CompareError, match="the labels of 1 clips differ, e.g. of 'c1'"):
+        compare_runs([a], [b])
+
+
+def test_pools_of_another_size_are_refused(tmp_path):
+    a, b = save_retrieval(tmp_path / "a", 1), save_retrieval(tmp_path / "b", 1)
+    write_results(a, pool_size=100)
+    write_results(b, pool_size=None)
+    with pytest.raises(CompareError, match=r"pools of other sizes \(.*a: 100; .*b: no pools\)"):
+        compare_runs([a], [b])
+
+
+def test_one_run_given_as_two_seeds_is_refused(tmp_path):
+    a, b = save_classes(tmp_path / "a", [0, 1]), save_classes(tmp_path / "b", [0, 1])
+    with pytest.raises(CompareError, match="are the same run .*: it counts as one seed"):
+        compare_runs([b], [a, tmp_path / "b" / ".." / "a"])
+
+
+def test_one_checkpoint_in_two_folders_given_as_two_seeds_is_refused(tmp_path):
+    a, b = save_classes(tmp_path / "a", [0, 1]), save_classes(tmp_path / "b", [0, 1])
+    for run in (a, b):
+        write_results(run, fingerprint="f", results=[entry_of("task")])
+    with pytest.raises(CompareError, match="are the same run"):
+        compare_runs([a, b], [a])
+
+
+def test_results_that_are_torn_are_named(tmp_path):
+    a = save_classes(tmp_path / "a", [0, 1])
+    (a / "results.json").write_text("{torn")
+    with pytest.raises(ValueError, match=r"a/results.json is not what `supclap evaluate` or a training run writes"):
+        compare_runs([a], [a])
+
+
+# --- what makes a comparison doubtful ------------------------------------------------------------------------------
+
+
+def write_results(run, **content):
+    (run / "results.json").write_text(json.dumps(content))
+
+
+def entry_of(task, **record):
+    return {"status": "done", "queries": f"queries/{task}.npz", "record": record}
+
+
+def test_a_task_that_was_not_done_is_not_compared_by_the_queries_of_an_earlier_time(tmp_path):
+    a, b = save_classes(tmp_path / "a", [0, 1, 0]), save_classes(tmp_path / "b", [0, 1, 1])
+    for run in (a, b):
+        save_queries(run / "queries" / "other.npz", load_queries(run / "queries" / "task.npz"))
+    write_results(a, results=[entry_of("other"), {"status": "failed", "task": "task"}])
+    comparisons, notes = compare_runs([a], [b])
+    assert [one.task for one in comparisons] == ["other"]
+    assert notes == ["not compared, for not every run has it: task"]
+
+
+def test_checkpoints_chosen_in_other_ways_are_said_and_warned_of(tmp_path, capsys):
+    a, b = save_classes(tmp_path / "a", [0, 1, 0]), save_classes(tmp_path / "b", [0, 1, 1])
+    write_results(a, chosen_on="test")
+    write_results(b, chosen_on="last")
+    assert main(["compare", str(a), str(b), "--format", "json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["chosen_on"] == {"a": ["test"], "b": ["last"]}
+    (warning,) = content["notes"]
+    assert warning == (
+        "warning: the runs differ in more than the model, in choice of the checkpoint: "
+        f"{a}: {CHOSEN_ON['test']}; {b}: {CHOSEN_ON['last']}"
+    )
+    assert main(["compare", str(a), str(b)]) == 0
+    text = capsys.readouterr().out
+    assert f"A: {CHOSEN_ON['test']}\nB: {CHOSEN_ON['last']}\n{warning}\n" in text
+
+
+def test_checkpoints_chosen_alike_are_said_without_a_warning(tmp_path, capsys):
+    a, b = save_classes(tmp_path / "a", [0, 1, 0]), save_classes(tmp_path / "b", [0, 1, 1])
+    for run in (a, b):
+        write_results(run, chosen_on="test")
+    assert main(["compare", str(a), str(b), "--format", "markdown"]) == 0
+    text = capsys.readouterr().out
+    assert f"B: {CHOSEN_ON['test']}" in text
+    assert "warning" not in text
+
+
+@pytest.mark.parametrize(
+    ("records", "said"),
+    [
+        (({"templates": ["a {}"]}, {"templates": ["{}", "the {}"]}), "in templates: .*a: a {}; .*b: {}, the {}"),
+        (({"labels": {"x": "dog", "y": "cat"}}, {"labels": {"x": "hound", "y": "cat"}}), "a: x: dog; .*b: x: hound$"),
+        (({"language": "de"}, {"language": None}), "in language: .*a: de; .*b: None"),
+        (({"protocols": {"text_to_audio": "new"}}, {}), "in protocols: .*a: .*new.*; .*b: not recorded"),
+    ],
+)
+def test_another_protocol_of_a_task_is_warned_of(tmp_path, records, said):
+    a, b = save_classes(tmp_path / "a", [0, 1, 0]), save_classes(tmp_path / "b", [0, 1, 1])
+    for run, record in zip((a, b), records, strict=True):
+        write_results(run, results=[entry_of("task", **record)])
+    (warning,) = compare_runs([a], [b])[1]
+    assert re.search(f"^warning: task: the runs differ in more than the model, .*{said}", warning)
+
+
+def test_other_templates_at_the_end_of_training_are_warned_of(tmp_path):
+    runs = []
+    for name in ("a", "b"):
+        runs.append(save_classes(tmp_path / name, [0, 1, 0]))
+        (runs[-1] / "queries" / "task.npz").rename(runs[-1] / "queries" / "zero_shot.npz")
+        write_results(runs[-1], zero_shot={"templates": [name + " {}"]})
+    (warning,) = compare_runs(runs[:1], runs[1:])[1]
+    assert "zero_shot: the runs differ in more than the model, in templates" in warning
 
 
 def test_other_audio_under_the_same_id_is_said(tmp_path):

@@ -16,15 +16,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from supclap.evaluation.compare import compare_runs, comparison_table, to_json
+    from supclap.evaluation.compare import checkpoint_choice, compare_runs, comparison_table, to_json
     from supclap.evaluation.runner import write_json
 
     runs_a, runs_b = (value.split(",") for value in (arguments.a, arguments.b))
     comparisons, notes = compare_runs(runs_a, runs_b, arguments.resamples, arguments.seed)
-    content = {"a": runs_a, "b": runs_b, **to_json(comparisons, notes)}
+    chosen_on = {"a": [checkpoint_choice(run) for run in runs_a], "b": [checkpoint_choice(run) for run in runs_b]}
+    content = {"a": runs_a, "b": runs_b, "chosen_on": chosen_on, **to_json(comparisons, notes)}
     if arguments.output is not None:
         write_json(arguments.output, content)
     if arguments.format == "json":
         print(json.dumps(content, indent=1))
     else:
-        print(comparison_table(comparisons, notes, markdown=arguments.format == "markdown"))
+        print(comparison_table(comparisons, notes, chosen_on, markdown=arguments.format == "markdown"))

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from supclap.evaluation.inputs import CHOSEN_ON, RESULTS, read_results
 from supclap.evaluation.intervals import (
     bootstrap_mean_average_precision,
     cluster_totals,
@@ -37,6 +38,8 @@ from supclap.evaluation.queries import (
 )
 
 
+# What a score of either kind depends on beside the model, as the record of its task has it.
+_PROTOCOL = ("templates", "labels", "language", "language_of_captions", "protocols")
 # Permutations of runs that are enumerated at most.
 _MOST_PERMUTATIONS = 20_000
 
@@ -95,22 +98,34 @@ def compare_runs(
         seed: Seed of both.
 
     Returns:
-        The comparisons, and notes: tasks that one of them lacks, clips whose audio differs.
+        The comparisons, and notes: tasks that one of them lacks, clips whose audio differs, and as a warning what makes
+        the scores hard to compare: checkpoints chosen in other ways, other templates or captions in another language.
 
     Raises:
-        CompareError: A folder has no per-query results, no task is common, or a task was run on other queries.
+        CompareError: A folder has no per-query results or holds those of another run of its system, no task is common,
+            or a task was run on other queries, with other labels of the clips or in pools of another size.
     """
-    files = [_query_files(run) for run in [*runs_a, *runs_b]]
+    runs = [*runs_a, *runs_b]
+    results = [_results(run) for run in runs]
+    for own, of_system in ((runs_a, results[: len(runs_a)]), (runs_b, results[len(runs_a) :])):
+        _check_distinct(own, of_system)
+    files = [_query_files(run, result) for run, result in zip(runs, results, strict=True)]
     common = [task for task in files[0] if all(task in other for other in files[1:])]
     if not common:
         raise CompareError(f"No task is common: {'; '.join(', '.join(sorted(own)) for own in files)}.")
     lacking = sorted({task for own in files for task in own} - set(common))
     notes = [f"not compared, for not every run has it: {task}" for task in lacking]
+    notes += _warn_of_differences(
+        "", [{"choice of the checkpoint": CHOSEN_ON[one.get("chosen_on")]} for one in results], runs
+    )
     comparisons: list[Comparison] = []
     queries: dict[str, list[dict[str, Queries]]] = {}
     for task in common:
         arrays = [load_queries(own[task]) for own in files]
-        _check_same_clips(task, arrays, [*runs_a, *runs_b])
+        _check_same_clips(task, arrays, runs)
+        protocols = [_protocol(one, task) for one in results]
+        _check_same_pools(task, protocols, runs)
+        notes += _warn_of_differences(f"{task}: ", protocols, runs)
         different = _different_audio(arrays)
         if different:
             notes.append(f"{task}: the audio of {different} clips is not the same in all runs")
@@ -129,9 +144,72 @@ def compare_runs(
     return comparisons, notes
 
 
-def _query_files(run: str | Path) -> dict[str, Path]:
+def checkpoint_choice(run: str | Path) -> str | None:
+    """How the checkpoint of a run was chosen, as its results have it: `validation`, `test`, `last`; else `None`."""
+    return _results(run).get("chosen_on")
+
+
+def _results(run: str | Path) -> dict[str, Any]:
+    path = Path(run) / RESULTS
+    return read_results(path) if path.is_file() else {}
+
+
+def _check_distinct(runs: Sequence[str | Path], results: Sequence[Mapping[str, Any]]) -> None:
+    seen: dict[Any, str | Path] = {}
+    for run, result in zip(runs, results, strict=True):
+        for key in {Path(run).resolve(), result.get("fingerprint")} - {None}:
+            if key in seen:
+                raise CompareError(
+                    f"{seen[key]} and {run} are the same run (folder or checkpoint): it counts as one seed. Name each once."
+                )
+            seen[key] = run
+
+
+def _protocol(results: Mapping[str, Any], task: str) -> dict[str, Any]:
+    """What is recorded of the protocol of a task, by `supclap evaluate` or at the end of training."""
+    for entry in results.get("results", []):
+        if Path(entry.get("queries", "")).stem == task:
+            return {key: entry["record"][key] for key in _PROTOCOL if key in entry["record"]}
+    if task == "zero_shot" and "zero_shot" in results:
+        return {"templates": results["zero_shot"]["templates"]}
+    return {"pool_size": results["pool_size"]} if results.get("pool_size") else {}
+
+
+def _check_same_pools(task: str, protocols: Sequence[Mapping[str, Any]], runs: Sequence[str | Path]) -> None:
+    sizes = [protocol.get("pool_size") for protocol in protocols]
+    if len(set(sizes)) > 1:
+        pools = "; ".join(f"{run}: {size or 'no pools'}" for run, size in zip(runs, sizes, strict=True))
+        raise CompareError(f"{task}: ranked in pools of other sizes ({pools}). Evaluate both with the same.")
+
+
+def _warn_of_differences(prefix: str, facts: Sequence[Mapping[str, Any]], runs: Sequence[str | Path]) -> list[str]:
+    """A warning for each fact that is not the same of all runs."""
+    warnings = []
+    for name in dict.fromkeys(name for one in facts for name in one):
+        said = [one.get(name, "not recorded") for one in facts]
+        if any(value != said[0] for value in said):
+            each = "; ".join(f"{run}: {_differing(value, said)}" for run, value in zip(runs, said, strict=True))
+            warnings.append(
+                f"warning: {prefix}the runs differ in more than the model, in {name.replace('_', ' ')}: {each}"
+            )
+    return warnings
+
+
+def _differing(value: Any, values: Sequence[Any]) -> str:
+    """A value as text; of mappings only the entries that are not in all of them alike."""
+    if not all(isinstance(other, dict) for other in values):
+        return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    keys = [key for key in value if any(other.get(key) != value[key] for other in values)]
+    return ", ".join(f"{key}: {value[key]}" for key in keys)
+
+
+def _query_files(run: str | Path, results: Mapping[str, Any]) -> dict[str, Path]:
+    """The files of the tasks that were run to their end; the others may be of an evaluation before."""
     folder = Path(run)
     found = {path.stem: path for path in sorted((folder / FOLDER).glob("*.npz"))}
+    if "results" in results:
+        done = {Path(entry.get("queries", "")).stem for entry in results["results"]}
+        found = {task: path for task, path in found.items() if task in done}
     if not found:
         raise CompareError(
             f"{str(folder)!r} has no per-query results ({FOLDER}/*.npz). Name the output folder of `supclap evaluate`, "
@@ -154,6 +232,19 @@ def _check_same_clips(task: str, arrays: Sequence[Mapping[str, np.ndarray]], run
             )
         if "labels" in first and first["labels"].tolist() != other["labels"].tolist():
             raise CompareError(f"{task}: {runs[0]} and {run} chose among different labels.")
+        _check_same_targets(task, first, other, f"{runs[0]} and {run}")
+
+
+def _check_same_targets(task: str, first: Mapping, other: Mapping, runs: str) -> None:
+    if "targets" not in first:
+        return
+    clips = first["clip_ids"]
+    different = (first["targets"] != _in_order(other, clips, "targets")).reshape(len(clips), -1).any(axis=1)
+    if different.any():
+        raise CompareError(
+            f"{task}: of {runs} the labels of {different.sum()} clips differ, e.g. of {str(clips[different][0])!r}. Evaluate "
+            "both on the same data."
+        )
 
 
 def _different_audio(arrays: Sequence[Mapping[str, np.ndarray]]) -> int:
@@ -248,11 +339,8 @@ def permutation_p_value(runs_a: Sequence[float], runs_b: Sequence[float]) -> flo
 
 def _compare_multi_label(task, arrays_a, arrays_b, n_resamples, seed) -> list[Comparison]:
     clips = arrays_a[0]["clip_ids"]
-    ordered = [_ordered_scores(arrays, clips) for arrays in [*arrays_a, *arrays_b]]
-    targets = ordered[0][1]
-    if any((other != targets).any() for _, other in ordered):
-        raise CompareError(f"{task}: the labels of the clips differ. Evaluate both on the same data.")
-    scores = [score for score, _ in ordered]
+    targets = arrays_a[0]["targets"]
+    scores = [_in_order(arrays, clips, "scores") for arrays in [*arrays_a, *arrays_b]]
     values = np.array([mean_average_precisions(score, targets, np.ones((1, len(clips))))[0] for score in scores])
     split = len(arrays_a)
     # every resample is a pass over all scores, see bootstrap_mean_average_precision
@@ -269,14 +357,26 @@ def _compare_multi_label(task, arrays_a, arrays_b, n_resamples, seed) -> list[Co
     return [_comparison(task, "mAP", values[:split], values[split:], low, high, p_value, len(clips), len(clips))]
 
 
-def _ordered_scores(arrays: Mapping[str, np.ndarray], clips: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _in_order(arrays: Mapping[str, np.ndarray], clips: np.ndarray, name: str) -> np.ndarray:
+    """The rows of an array in the order of `clips`."""
     row_of = {clip: row for row, clip in enumerate(arrays["clip_ids"].tolist())}
-    rows = [row_of[clip] for clip in clips.tolist()]
-    return arrays["scores"][rows], arrays["targets"][rows]
+    return arrays[name][[row_of[clip] for clip in clips.tolist()]]
 
 
-def comparison_table(comparisons: Sequence[Comparison], notes: Sequence[str], markdown: bool = False) -> str:
-    """The comparisons as a table, in percent and percentage points."""
+def comparison_table(
+    comparisons: Sequence[Comparison],
+    notes: Sequence[str],
+    chosen_on: Mapping[str, Sequence[str | None]],
+    markdown: bool = False,
+) -> str:
+    """The comparisons as a table, in percent and percentage points.
+
+    Args:
+        comparisons: See [`compare_runs`].
+        notes: The same.
+        chosen_on: For `a` and `b` how the checkpoint of each run was chosen; see [`checkpoint_choice`].
+        markdown: Whether the table is in Markdown.
+    """
     header = ["task", "metric", "A", "B", "A - B", "95 % interval", "p (clips)", "p (runs)", "n"]
     rows = [
         [
@@ -297,6 +397,10 @@ def comparison_table(comparisons: Sequence[Comparison], notes: Sequence[str], ma
     about = [
         f"A: {runs[0]} run(s), B: {runs[1]} run(s). Interval: 95 % bootstrap over {over}.",
         "p (clips): sign-flip permutation over clips, of these runs (for mAP: bootstrap); p (runs): exact permutation over runs.",
+        *(
+            f"{system.upper()}: {', '.join(CHOSEN_ON[choice] for choice in dict.fromkeys(choices))}"
+            for system, choices in chosen_on.items()
+        ),
         *notes,
     ]
     if markdown:

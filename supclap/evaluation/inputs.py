@@ -1,10 +1,22 @@
 """Checks shared by the evaluation functions: what they accept, and the message when they do not."""
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+
+
+RESULTS = "results.json"
+# `chosen_on` of a result in words.
+CHOSEN_ON = {
+    "validation": "checkpoint chosen on validation data",
+    "test": "checkpoint chosen on the TEST set (the paper's protocol; optimistic)",
+    "last": "last checkpoint, chosen by no score",
+    None: "how the checkpoint was chosen is not recorded",
+}
 
 
 def name_some(indices: Sequence[int], limit: int = 5) -> str:
@@ -12,6 +24,23 @@ def name_some(indices: Sequence[int], limit: int = 5) -> str:
     indices = [int(index) for index in indices]
     rest = f" and {len(indices) - limit} more" if len(indices) > limit else ""
     return f"{indices[:limit]}{rest}"
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """The `results.json` that `supclap evaluate` or a training run wrote.
+
+    Raises:
+        ValueError: The file holds something else; it is named.
+    """
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+        if results.get("chosen_on") not in CHOSEN_ON:
+            raise ValueError(f"chosen_on is {results['chosen_on']!r}")
+    except (ValueError, AttributeError) as error:
+        raise ValueError(
+            f"{path} is not what `supclap evaluate` or a training run writes ({error}). Run that again."
+        ) from error
+    return results
 
 
 def to_numpy(values: Any) -> np.ndarray:

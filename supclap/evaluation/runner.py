@@ -18,7 +18,7 @@ from supclap.data.manifest import build_manifest, save_manifest
 from supclap.data.rows import Rows, removed_of
 from supclap.evaluation import queries as query_files
 from supclap.evaluation.cache import CachedEncoder
-from supclap.evaluation.inputs import Column, name_some
+from supclap.evaluation.inputs import RESULTS, Column, name_some
 from supclap.evaluation.intervals import bootstrap_mean_average_precision, metrics_with_intervals, value_with_interval
 from supclap.evaluation.queries import Queries
 from supclap.evaluation.retrieval import PROTOCOLS, metrics_from_ranks, retrieval_ranks
@@ -34,7 +34,6 @@ from supclap.evaluation.zero_shot import (
 )
 
 
-RESULTS = "results.json"
 DONE, NOT_RUN, FAILED = "done", "not run", "failed"
 MEAN = "mean"
 

@@ -12,19 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from supclap.evaluation.inputs import CHOSEN_ON
 from supclap.evaluation.intervals import format_interval
 
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
-# `chosen_on` of a result in words.
-CHOSEN_ON = {
-    "validation": "checkpoint chosen on validation data",
-    "test": "checkpoint chosen on the TEST set (the paper's protocol; optimistic)",
-    "last": "last checkpoint, chosen by no score",
-    None: "how the checkpoint was chosen is not recorded",
-}
 NOTE = "Intervals: 95 % bootstrap over clips. Ties count as errors. audio to text: recall by the best of a clip's captions."
 # What the table of models shows of a retrieval.
 COMPARED = {
