@@ -1,7 +1,7 @@
 """Which licence a model may carry, given those of its towers and its training data."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +25,18 @@ _IDENTIFIERS = (
     "openmdw-1.0 openrail openrail++ osl-3.0 pddl postgresql unlicense wtfpl zlib"
 )
 _HUB_CREATIVE_COMMONS = re.compile(r"cc|cc0-1\.0|cc-by(-nc)?(-sa|-nd)?-\d\.\d")
+# Those whose holders let others publish what is derived from their work under terms of their own, if they are named.
+_PERMISSIVE = (
+    "afl-3.0 apache-2.0 bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear bsl-1.0 c-uda cdla-permissive-1.0 "
+    "cdla-permissive-2.0 ecl-2.0 etalab-2.0 isc mit ncsa odc-by openmdw-1.0 pddl postgresql unlicense wtfpl zlib"
+)
+_PERMISSIVE_CREATIVE_COMMONS = re.compile(r"cc0-\d\.\d|cc-by(-\d\.\d)?")
+# Identifiers whose texts allow research or non-commercial use alone, though their names do not say so.
+_NONCOMMERCIAL = {"apple-amlr", "deepfloyd-if-license", "intel-research"}
+_SHARE_ALIKE_TERMS = {"sa", "gpl", "agpl", "lgpl", "gfdl", "odbl", "osl", "eupl", "mpl", "epl", "sharing"}
+# The names under "other" of our own cards, which a card of a model derived from ours reads again.
+UNKNOWN_TERMS = "unknown-terms"
+SEVERAL_NONCOMMERCIAL = "several-licences-noncommercial"
 _RESEARCH_ONLY = re.compile(
     r"non[\s-]commercial|\bacademic\b(?! free)|\bresearch[\s-]+(?:(?:use|purposes?)[\s-]+)?only"
 )
@@ -50,7 +62,7 @@ def normalise_licence(name: str | None) -> str:
     Names it does not know come back in lower case; `None` and empty ones are `"unknown"`.
     """
     text = " ".join((name or "").strip().lower().replace("_", "-").split())
-    if text in ("", UNKNOWN, "not stated", "none", "other"):
+    if text in ("", UNKNOWN, UNKNOWN_TERMS, "not stated", "none", "other"):
         return UNKNOWN
     if match := _CREATIVE_COMMONS_URL.search(text):
         kind, zero, version = match.groups()
@@ -70,7 +82,14 @@ def _terms(licence: str) -> set[str]:
 
 def is_noncommercial(licence: str) -> bool:
     """Whether terms, of an identifier or in words, keep to non-commercial, academic or research use."""
+    if licence in _NONCOMMERCIAL:
+        return True
     return bool(_terms(licence) & {"nc", "noncommercial"}) or bool(_RESEARCH_ONLY.search(licence))
+
+
+def is_permissive(licence: str) -> bool:
+    """Whether a (normalised) licence is known to let what is derived carry another one."""
+    return licence in _PERMISSIVE.split() or bool(_PERMISSIVE_CREATIVE_COMMONS.fullmatch(licence))
 
 
 def is_identifier(licence: str) -> bool:
@@ -83,7 +102,7 @@ def _is_understood(licence: str) -> bool:
 
 
 def is_share_alike(licence: str) -> bool:
-    return "sa" in _terms(licence) or bool(_terms(licence) & {"gpl", "agpl"})
+    return bool(_terms(licence) & _SHARE_ALIKE_TERMS)
 
 
 @dataclass
@@ -107,15 +126,16 @@ def _single(licence: str, reasons: list[str]) -> LicenceVerdict:
         return LicenceVerdict(licence, reasons=reasons)
     # the Hub's names are of these characters
     name = re.sub(r"[^a-z0-9.]+", "-", licence).strip("-.")
-    return LicenceVerdict("other", "unknown-terms" if licence == UNKNOWN else name, reasons)
+    return LicenceVerdict("other", UNKNOWN_TERMS if licence == UNKNOWN else name, reasons)
 
 
 def propagate(towers: dict[str, str], data: Iterable[str], wanted: str | None = None) -> LicenceVerdict:
     """The licence of a model from those of what it was made of.
 
-    Non-commercial terms of a tower or of data always win. Unknown terms, and terms in words that are no licence known
-    here, give `"other"`. Share-alike terms of data are taken over unless another licence is asked for: whether weights
-    are an adaptation of the recordings is unsettled, so the card says it either way.
+    Non-commercial terms of a tower or of data always win. Other terms that are not known to be permissive (copyleft, no
+    derivatives, use restrictions, words that are no licence known here) stay what they are. Share-alike terms of data are
+    taken over unless another licence is asked for: whether weights are an adaptation of the recordings is unsettled, so
+    the card says it either way. Unknown terms give `"other"`, and forbid nothing that is asked for.
 
     Args:
         towers: Licence of each pretrained part, by its name.
@@ -123,26 +143,30 @@ def propagate(towers: dict[str, str], data: Iterable[str], wanted: str | None = 
         wanted: The licence that the publisher asks for.
 
     Raises:
-        LicenceError: `wanted` allows commercial use, or is no identifier, where a part or data does not, or states terms
-            that are no licence known here.
+        LicenceError: A part or the data forbids `wanted`: it is non-commercial and `wanted` is not, or its terms are not
+            known to be permissive and `wanted` is another licence.
     """
     towers = {name: normalise_licence(licence) for name, licence in towers.items()}
     data = sorted({normalise_licence(licence) for licence in data})
-    everything = {*towers.values(), *data}
-    restricted = {name: licence for name, licence in towers.items() if is_noncommercial(licence)}
-    restricted |= {f"training data under {licence}": licence for licence in data if is_noncommercial(licence)}
-    named = [*towers.items(), *(("part of the training data", licence) for licence in data)]
-    unclear = [
+    parts = [(name, licence, False) for name, licence in towers.items()]
+    parts += [("Part of the training data", licence, True) for licence in data]
+    restricted = [(name, licence) for name, licence, _ in parts if is_noncommercial(licence)]
+    others = [part for part in parts if part[1] != UNKNOWN and not is_noncommercial(part[1])]
+    unclear = [(name, licence) for name, licence, _ in others if not _is_understood(licence)]
+    bound = [
         (name, licence)
-        for name, licence in named
-        if licence != UNKNOWN and not is_noncommercial(licence) and not _is_understood(licence)
+        for name, licence, is_data in others
+        if _is_understood(licence) and not is_permissive(licence) and not (is_data and is_share_alike(licence))
     ]
-    reasons = [f"{name} is {licence}, which allows no commercial use." for name, licence in restricted.items()]
-    reasons += [f"{name} is under terms that are no licence known here ({licence})." for name, licence in unclear]
+    forbidding = [
+        *(f"{name} is {licence}, which allows no commercial use." for name, licence in restricted),
+        *(f"{name} is under terms that are no licence known here ({licence})." for name, licence in unclear),
+        *(f"{name} is {licence}, which is not known to allow another licence." for name, licence in bound),
+    ]
     unknown = [name for name, licence in towers.items() if licence == UNKNOWN]
     unknown += ["part of the training data"] if UNKNOWN in data else []
-    reasons += [f"The licence of {name} is not known." for name in unknown]
-    alike = sorted(licence for licence in everything if is_share_alike(licence))
+    reasons = forbidding + [f"The licence of {name} is not known." for name in unknown]
+    alike = sorted({licence for _, licence, _ in parts if is_share_alike(licence)})
     if alike:
         reasons.append(
             f"Part of what it was made of is share-alike ({', '.join(alike)}). Whether weights are an adaptation of the "
@@ -152,31 +176,32 @@ def propagate(towers: dict[str, str], data: Iterable[str], wanted: str | None = 
     if attribution:
         reasons.append(f"Data under {', '.join(attribution)} asks for attribution; see the training data.")
 
-    wanted = None if wanted is None else normalise_licence(wanted)
     if wanted is not None:
-        if (restricted or unclear) and not is_noncommercial(wanted):
-            raise LicenceError(
-                f"The licence {wanted!r} is refused: {' '.join(reasons[: len(restricted) + len(unclear)])} Leave it out, "
-                "or name a non-commercial one."
-            )
+        wanted = normalise_licence(wanted)
+        stays = {licence for _, licence in (bound if is_noncommercial(wanted) else [*bound, *unclear])}
+        if (restricted and not is_noncommercial(wanted)) or stays - {wanted}:
+            fix = "Leave it out" if bound else "Leave it out, or name a non-commercial one"
+            raise LicenceError(f"The licence {wanted!r} is refused: {' '.join(forbidding)} {fix}.")
         return _single(wanted, reasons)
+    binding = sorted({*(licence for _, licence in [*restricted, *bound]), *alike})
     if restricted:
-        binding = set(restricted.values()) | set(alike)
-        if len(binding) == 1:
-            return _single(binding.pop(), reasons)
-        return LicenceVerdict("other", "several-licences-noncommercial", reasons)
-    if unknown or unclear:
-        return LicenceVerdict("other", "unknown-terms", reasons)
-    if len(alike) == 1:
-        return _single(alike[0], reasons)
-    if alike:
-        return LicenceVerdict("other", "several-share-alike-licences", reasons)
-    permissive = {licence for licence in towers.values() if licence in ("apache-2.0", "mit")}
-    if len(permissive) == 1 and len(set(towers.values())) == 1:
-        return LicenceVerdict(permissive.pop(), reasons=reasons)
+        return _single(binding[0], reasons) if len(binding) == 1 else _several(SEVERAL_NONCOMMERCIAL, reasons)
+    if unclear:
+        return _several("terms-of-their-own", reasons)
+    if unknown:
+        return _several(UNKNOWN_TERMS, reasons)
+    if binding:
+        shared = "several-share-alike-licences" if binding == alike else "several-licences"
+        return _single(binding[0], reasons) if len(binding) == 1 else _several(shared, reasons)
+    if len(set(towers.values())) == 1:
+        return _single(next(iter(towers.values())), reasons)
     if set(towers.values()) <= {"apache-2.0", "mit"}:
         return LicenceVerdict("apache-2.0", reasons=reasons)
-    return LicenceVerdict("other", "several-licences", reasons)
+    return _several("several-licences", reasons)
+
+
+def _several(name: str, reasons: list[str]) -> LicenceVerdict:
+    return LicenceVerdict("other", name, reasons)
 
 
 def licence_of_model(name: str, model_type: str | None = None) -> str:
@@ -189,8 +214,7 @@ def licence_of_model(name: str, model_type: str | None = None) -> str:
     Returns:
         The Hub's identifier, or `"unknown"`.
     """
-    import yaml
-    from huggingface_hub import ModelCard, try_to_load_from_cache
+    from huggingface_hub import try_to_load_from_cache
 
     card = Path(name) / "README.md"
     if not Path(name).is_dir():
@@ -199,14 +223,59 @@ def licence_of_model(name: str, model_type: str | None = None) -> str:
         except ValueError:  # no valid Hub id
             cached = None
         card = Path(cached if isinstance(cached, str) else name)
-    stated = None
-    if name and card.is_file():
-        try:
-            stated = ModelCard.load(card, ignore_metadata_errors=True).data.license
-        except (ValueError, yaml.YAMLError):  # broken front matter says nothing
-            stated = None
-    if isinstance(stated, list):
-        stated = next((licence for licence in stated if is_noncommercial(str(licence))), stated[0] if stated else None)
-    if stated and normalise_licence(str(stated)) != UNKNOWN:
-        return normalise_licence(str(stated))
+    stated = [] if not (name and card.is_file()) else _stated_licences(card)
+    known = [licence for licence in map(normalise_licence, stated) if licence != UNKNOWN]
+    if known:  # of several, the one that restricts most
+        return min(known, key=lambda licence: (not is_noncommercial(licence), is_permissive(licence)))
     return NONCOMMERCIAL_ARCHITECTURES.get(model_type or "", UNKNOWN)
+
+
+def _stated_licences(card: Path) -> list[str]:
+    """What the front matter of a card says: one licence or several, of `other` the name."""
+    import yaml
+    from huggingface_hub import ModelCard
+
+    try:
+        data = ModelCard.load(card, ignore_metadata_errors=True).data
+    except (ValueError, yaml.YAMLError):  # broken front matter says nothing
+        return []
+    stated = data.license if isinstance(data.license, list) else [data.license]
+    return [str(data.get("license_name") or "") if licence == "other" else str(licence or "") for licence in stated]
+
+
+# ---- The parts of a model ----
+
+
+def part_licences(recipe: Mapping, config: Mapping) -> dict[str, str]:
+    """The licence of each pretrained part of a model; parts from random weights have none.
+
+    Args:
+        recipe: That of the training run; empty when the model was converted or saved by hand.
+        config: The model's configuration.
+
+    Returns:
+        Licences of `model` (what training went on from), or of `text_encoder` and `audio_encoder`.
+    """
+    from modeling_supclap.configuration_supclap import CED_SIZES
+
+    text_type = config["text_config"].get("model_type")
+    if recipe.get("model"):
+        return {"model": licence_of_model(recipe["model"], text_type)}
+    if not recipe:
+        text = config["text_config"].get("_name_or_path") or ""
+        return {"text_encoder": licence_of_model(text, text_type), "audio_encoder": UNKNOWN}
+    licences = {"text_encoder": licence_of_model(_resolve(recipe.get("text_model") or ""), text_type)}
+    audio = recipe.get("audio_model")
+    if audio and audio not in CED_SIZES:
+        licences["audio_encoder"] = licence_of_model(audio)
+    return licences
+
+
+def _resolve(name: str) -> str:
+    from supclap.config import RecipeError
+    from supclap.recipe import resolve_model_path
+
+    try:
+        return resolve_model_path(name)
+    except RecipeError:  # a package that this machine lacks: nothing is known of it here
+        return name

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modeling_supclap.configuration_supclap import PIPELINE_TASK
-from supclap.licences import LicenceVerdict, licence_of_model, propagate
+from supclap.licences import UNKNOWN, LicenceVerdict, part_licences, propagate
 from supclap.run_record import RUN_FILE
 
 
@@ -194,26 +194,19 @@ def build_card(folder: str | Path, model_id: str | None = None, licence: str | N
 
 
 def tower_licences(facts: Facts) -> dict[str, str]:
-    """The licence of each pretrained part, by a name for the card; parts from random weights have none."""
+    """The licence of each pretrained part, by a name for the card: as recorded when the run ended, else as found now."""
     recipe, config = facts.recipe, facts.config
-    text_type = config["text_config"].get("model_type")
-    if recipe.get("model"):
-        return {f"The model that training went on from ({_shown(recipe['model'])})": licence_of_model(recipe["model"])}
-    named = {}
-    if recipe:
-        text = recipe.get("text_model")
-        named[f"The text encoder ({_shown(text)})"] = (
-            licence_of_model(_resolve(text), text_type) if text else "unknown"
-        )
-        if recipe.get("audio_model") and not _is_random_audio(facts):
-            named[f"The audio encoder ({_shown(recipe['audio_model'])})"] = licence_of_model(recipe["audio_model"])
-    else:
-        # Converted or saved by hand: only the architecture tells.
-        named[f"The text encoder ({text_type})"] = licence_of_model(config["text_config"].get("_name_or_path") or "")
-        if named[f"The text encoder ({text_type})"] == "unknown":
-            named[f"The text encoder ({text_type})"] = licence_of_model("", text_type)
-        named[f"The audio encoder ({config['audio_config'].get('model_type')})"] = "unknown"
-    return named
+    recorded = facts.run.get("licences", {})
+    names = {
+        "model": f"The model that training went on from ({_shown(recipe.get('model'))})",
+        "text_encoder": f"The text encoder ({_shown(recipe.get('text_model') or config['text_config']['model_type'])})",
+        "audio_encoder": f"The audio encoder ({_shown(recipe.get('audio_model') or config['audio_config']['model_type'])})",
+    }
+    found = part_licences(recipe, config)
+    return {
+        names[part]: recorded[part] if recorded.get(part, UNKNOWN) != UNKNOWN else licence
+        for part, licence in found.items()
+    }
 
 
 def training_licences(facts: Facts) -> set[str]:
@@ -226,16 +219,6 @@ def _is_random_audio(facts: Facts) -> bool:
     from modeling_supclap.configuration_supclap import CED_SIZES
 
     return facts.recipe.get("audio_model") in CED_SIZES
-
-
-def _resolve(name: str) -> str:
-    from supclap.config import RecipeError
-    from supclap.recipe import resolve_model_path
-
-    try:
-        return resolve_model_path(name)
-    except RecipeError:  # a package that this machine lacks: nothing is known of it here
-        return name
 
 
 def _shown(name: str | None) -> str:

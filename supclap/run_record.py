@@ -1,4 +1,4 @@
-"""What a run leaves on record beside its weights: which data, which machine, how long, which versions."""
+"""What a run leaves on record beside its weights: which data and parts, which machine, how long, which versions."""
 
 import json
 import platform
@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from supclap.data.manifest import summarise
+from supclap.licences import part_licences
 
 
 RUN_FILE = "run.json"
@@ -53,16 +54,21 @@ def record_run(
 ) -> None:
     """Writes `run.json` into the folder of a trained model.
 
+    The licences of the pretrained parts are looked up now: later the recipe's folders may not be there, or their names
+    may mean others.
+
     Args:
-        folder: Where the model is.
+        folder: Where the model and its recipe are.
         manifest: What it was trained and scored on; see [`~supclap.data.manifest.build_manifest`].
         seconds: Wall time of training and validation in this process.
         first_step: Step that this process went on from; 0 unless the run was resumed.
         last_step: Last step of training.
         machine: Arguments of [`describe_machine`].
     """
+    recipe, config = (_read(Path(folder) / name) for name in ("recipe.json", "config.json"))
     record = {
         "data": summarise(manifest),
+        "licences": part_licences(recipe, config) if config else {},
         "machine": describe_machine(**machine),
         "seconds": seconds,
         "first_step": first_step,
@@ -71,3 +77,7 @@ def record_run(
     part = Path(folder) / f"{RUN_FILE}.part"
     part.write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
     part.replace(part.with_suffix(""))
+
+
+def _read(path: Path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

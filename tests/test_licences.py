@@ -76,6 +76,62 @@ def test_a_sonar_encoder_without_a_licence_of_its_own_is_non_commercial(tmp_path
     assert licence_of_model(str(tmp_path), "bert") == "unknown"
 
 
+@pytest.mark.parametrize("name", ["several-licences-noncommercial", "fair-noncommercial-research-license"])
+def test_the_name_of_an_other_licence_tells_that_it_is_non_commercial(tmp_path, name):
+    (tmp_path / "README.md").write_text(f"---\nlicense: other\nlicense_name: {name}\n---\n")
+    with pytest.raises(LicenceError, match="no commercial use"):
+        propagate({"base": licence_of_model(str(tmp_path))}, ["CC0 1.0"], "apache-2.0")
+
+
+@pytest.mark.parametrize(
+    ("towers", "data"),
+    [
+        ({"text": "cc-by-nc-4.0", "audio": "llama3"}, ["CC BY-NC-SA 3.0"]),
+        ({"text": "apache-2.0"}, ["words of their own"]),
+        ({"text": "gpl-3.0", "audio": "llama3"}, []),
+        ({"text": "gpl-3.0"}, ["CC BY-SA 3.0"]),
+    ],
+)
+def test_a_card_of_ours_that_refuses_apache_makes_the_next_model_refuse_it(tmp_path, towers, data):
+    verdict = propagate(towers, data)
+    (tmp_path / "README.md").write_text(f"---\nlicense: {verdict.licence}\nlicense_name: {verdict.name}\n---\n")
+    with pytest.raises(LicenceError):
+        propagate({"base": licence_of_model(str(tmp_path))}, [], "apache-2.0")
+
+
+def test_of_several_licences_of_a_card_the_one_that_restricts_most_counts(tmp_path):
+    (tmp_path / "README.md").write_text("---\nlicense: [mit, gpl-3.0, cc-by-nc-4.0]\n---\n")
+    assert licence_of_model(str(tmp_path)) == "cc-by-nc-4.0"
+
+
+@pytest.mark.parametrize(
+    "licence",
+    [
+        *("apple-amlr", "intel-research", "deepfloyd-if-license"),
+        *("cc-by-nd-4.0", "cc-by-sa-4.0", "llama3", "bigscience-bloom-rail-1.0", "openrail", "gpl-3.0", "apple-ascl"),
+    ],
+)
+def test_a_tower_whose_licence_is_not_known_to_be_permissive_refuses_apache(licence):
+    with pytest.raises(LicenceError, match=licence):
+        propagate({"text": licence}, [], "apache-2.0")
+    assert propagate({"text": licence}, [], licence).licence == propagate({"text": licence}, []).licence == licence
+
+
+@pytest.mark.parametrize("licence", ["apple-amlr", "intel-research", "deepfloyd-if-license"])
+def test_identifiers_whose_texts_allow_research_alone_are_non_commercial(licence):
+    assert is_noncommercial(licence)
+
+
+@pytest.mark.parametrize("licence", ["mit", "bsd-3-clause", "cc0-1.0", "CC BY 4.0", "unknown"])
+def test_a_permissive_or_unstated_licence_of_a_tower_lets_the_publisher_choose(licence):
+    assert propagate({"text": licence}, [], "apache-2.0").licence == "apache-2.0"
+
+
+def test_data_without_derivatives_refuses_apache():
+    with pytest.raises(LicenceError, match="cc-by-nd-4.0"):
+        propagate({"text": "mit"}, ["CC BY-ND 4.0"], "apache-2.0")
+
+
 def corpus_licence(corpus):
     return import_module(f"supclap.data.corpora.{corpus}").LICENCE
 

@@ -75,13 +75,25 @@ def run_folder(checkpoint, tmp_path):
     (checkpoint / "recipe.json").write_text(json.dumps(recipe))
     (checkpoint / "results.json").write_text(json.dumps(RESULTS))
     (checkpoint / "training_curves.png").write_bytes(b"\x89PNG")
-    record_run(checkpoint, manifest_of(ROWS), seconds=90, first_step=0, last_step=12, processes=1)
+    end_run(checkpoint)
     return checkpoint
 
 
 def set_recipe(folder, **changes):
+    """Changes the recipe of the run, which ends again."""
     recipe = json.loads((folder / "recipe.json").read_text())
     (folder / "recipe.json").write_text(json.dumps({**recipe, **changes}))
+    end_run(folder)
+
+
+def end_run(folder):
+    record_run(folder, manifest_of(ROWS), seconds=90, first_step=0, last_step=12, processes=1)
+
+
+def set_text_architecture(folder, model_type):
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["model_type"] = model_type
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 def test_model_index_holds_every_figure_with_interval_number_revision_and_protocol(run_folder):
@@ -187,6 +199,7 @@ def test_a_checkpoint_without_a_run_claims_nothing(checkpoint):
 
 def test_a_non_commercial_tower_makes_a_non_commercial_card_and_refuses_apache(run_folder, tmp_path, capsys):
     (tmp_path / "text-encoder" / "README.md").write_text("---\nlicense: cc-by-nc-4.0\n---\n")
+    end_run(run_folder)
     assert ModelCard.load(write_card(run_folder)).data.license == "cc-by-nc-4.0"
     with pytest.raises(LicenceError, match="allows no commercial use"):
         write_card(run_folder, licence="apache-2.0")
@@ -200,6 +213,29 @@ def test_the_licence_of_the_model_that_training_went_on_from_carries_over(run_fo
     (base / "README.md").write_text("---\nlicense: cc-by-nc-sa-4.0\n---\n")
     set_recipe(run_folder, model=str(base), text_model=None)
     assert ModelCard.load(write_card(run_folder)).data.license == "cc-by-nc-sa-4.0"
+
+
+@pytest.mark.parametrize("card", [None, "---\nlicense: other\nlicense_name: unknown-terms\n---\n"])
+def test_a_model_trained_on_from_one_with_sonars_encoder_stays_non_commercial(run_folder, tmp_path, card):
+    base = tmp_path / "base"
+    base.mkdir()
+    if card:
+        (base / "README.md").write_text(card)
+    set_text_architecture(run_folder, "m2m_100")
+    set_recipe(run_folder, model=str(base), text_model=None)
+    assert ModelCard.load(write_card(run_folder)).data.license == "cc-by-nc-4.0"
+    with pytest.raises(LicenceError, match="allows no commercial use"):
+        write_card(run_folder, licence="apache-2.0")
+
+
+def test_a_card_written_in_another_folder_keeps_the_licences_of_the_run(run_folder, tmp_path, monkeypatch):
+    (tmp_path / "text-encoder" / "README.md").write_text("---\nlicense: cc-by-nc-4.0\n---\n")
+    monkeypatch.chdir(tmp_path)
+    set_recipe(run_folder, text_model="text-encoder")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.raises(LicenceError, match="allows no commercial use"):
+        write_card(run_folder, licence="apache-2.0")
 
 
 def test_share_alike_data_is_said_so(run_folder):
