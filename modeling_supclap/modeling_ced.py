@@ -5,7 +5,9 @@ depend on its neighbours or loses sound: attention and pooling are masked, every
 windows of different clips are never mixed.
 """
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -16,7 +18,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.utils import can_return_tuple
+from transformers.utils import cached_file, can_return_tuple
 
 from .configuration_supclap import CedConfig
 
@@ -129,17 +131,57 @@ class CedPatchEmbed(nn.Module):
         return nn.functional.linear(patches, self.proj.weight.flatten(1), self.proj.bias).permute(0, 3, 1, 2)
 
 
+# Options of `from_pretrained` that say where its files are.
+_PLACE = ("cache_dir", "proxies", "token", "revision", "local_files_only", "subfolder", "_commit_hash")
+
+
+def check_weight_files(name, variant: str | None = None, **options) -> None:
+    """Raises a `ValueError` where a checkpoint names weights that are no safetensors files of its own folder.
+
+    Transformers opens what the index of a sharded checkpoint lists, pickles and paths that lead elsewhere included.
+
+    Args:
+        name: Folder or Hub id.
+        variant: As for `from_pretrained`.
+        options: Those of `from_pretrained`.
+    """
+    place = {key: options[key] for key in _PLACE if key in options}
+    quiet = {f"_raise_exceptions_for_{what}": False for what in ("gated_repo", "missing_entries", "connection_errors")}
+
+    def read(file: str) -> dict:
+        path = cached_file(name, file, **place, **quiet)
+        return {} if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+
+    def check(files: set, where: str, suffixes: tuple[str, ...]) -> None:
+        for file in sorted(files):
+            if Path(file).name != file or "\\" in file or not file.endswith(suffixes):
+                raise ValueError(
+                    f"{name}: {where} names {file!r}, which is no safetensors file of that folder. Load the model where "
+                    "you trust it, and save it again."
+                )
+
+    index = f"model.safetensors.index.{variant}.json" if variant else "model.safetensors.index.json"
+    chosen = read("config.json").get("transformers_weights")
+    if chosen is not None:
+        check({chosen}, "transformers_weights in config.json", (".safetensors", ".safetensors.index.json"))
+        index = chosen
+    if index.endswith(".json"):
+        check(set(read(index).get("weight_map", {}).values()), index, (".safetensors",))
+
+
 class SafetensorsOnly:
-    """Weights come from safetensors files alone: a pickle can run code when it is read."""
+    """Weights come from safetensors files of the checkpoint alone: a pickle can run code when it is read."""
 
     @classmethod
-    def from_pretrained(cls, *args, use_safetensors: bool | None = True, **kwargs):
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, use_safetensors: bool | None = True, **kwargs):
         if use_safetensors is False:
             raise ValueError(
                 "Pickled weights are not loaded. Convert them to safetensors once, where you trust them: load with the "
                 "library they come from and save_pretrained again."
             )
-        return super().from_pretrained(*args, use_safetensors=True, **kwargs)
+        if pretrained_model_name_or_path is not None:
+            check_weight_files(pretrained_model_name_or_path, **kwargs)
+        return super().from_pretrained(pretrained_model_name_or_path, *args, use_safetensors=True, **kwargs)
 
 
 class CedPreTrainedModel(SafetensorsOnly, PreTrainedModel):

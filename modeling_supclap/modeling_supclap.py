@@ -18,7 +18,7 @@ from transformers.utils import ModelOutput, can_return_tuple, logging
 
 from .audio_encoders_supclap import build_audio_encoder, masked_mean
 from .configuration_supclap import CedConfig, SupClapConfig
-from .modeling_ced import CedModel, SafetensorsOnly
+from .modeling_ced import CedModel, SafetensorsOnly, check_weight_files
 
 
 logger = logging.get_logger(__name__)
@@ -104,8 +104,10 @@ def load_encoder(encoder_class, name: str, dtype: torch.dtype, key_mapping: dict
     """`from_pretrained`, but weights that the checkpoint lacks are an error instead of random numbers.
 
     Raises:
-        ValueError: The checkpoint lacks weights of the encoder or has them in another shape; the message names some.
+        ValueError: The checkpoint lacks weights of the encoder or has them in another shape, which the message names; or
+            it names other files than safetensors of its own.
     """
+    check_weight_files(name)
     options = {"dtype": dtype, "key_mapping": key_mapping, "use_safetensors": True}
     model, info = encoder_class.from_pretrained(name, output_loading_info=True, **options)
     # a pooling layer and the mask embedding of pre-training are not needed, and not every checkpoint has them

@@ -333,10 +333,17 @@ def test_a_pickle_with_code_is_refused(tmp_path, monkeypatch):
     assert not (tmp_path / "evil").exists()
 
 
+def test_the_refusal_of_a_pickle_does_not_advise_to_open_it_all_the_same(tmp_path):
+    torch.save({"model": Evil()}, tmp_path / "weights.pt")
+    with pytest.raises(ValueError, match="of tensors alone") as refusal:
+        load_sonar_checkpoint(tmp_path / "weights.pt")
+    assert "weights_only" not in str(refusal.value)
+
+
 def test_an_index_that_leaves_its_folder_is_refused(tmp_path):
     index = {"weight_map": {"a": "../other/model.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(ValueError, match="outside its folder"):
+    with pytest.raises(ValueError, match="model.safetensors.index.json names .*outside its folder"):
         load_ced_checkpoint(tmp_path)
 
 

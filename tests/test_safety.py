@@ -3,14 +3,17 @@ without the flag stands in test_doors.py, what an upload refuses in test_hub.py.
 """
 
 import json
+import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel, BertConfig, BertModel
 
 import supclap
 from supclap import CedConfig, CedModel, SupClapModel
 from supclap.config import RecipeError
+from supclap.evaluation.encoders import load_encoder
 from supclap.recipe import resolve_model_path
 
 
@@ -62,6 +65,71 @@ def test_pickled_weights_of_encoders_are_not_read(tmp_path):
 
 def test_a_saved_folder_holds_no_pickle(checkpoint):
     assert not {path.suffix for path in checkpoint.iterdir()} & {".bin", ".pt", ".pth", ".pkl", ".npy"}
+
+
+def name_weights(folder, file: str, by: str = "index") -> None:
+    """Moves the weights to `file`, seen from the folder, and names it in the index or in the configuration."""
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    if file.endswith(".bin"):
+        torch.save({name: Trap(folder.parent / "trap") for name in weights}, folder / file)
+    else:
+        save_file(weights, folder / file, metadata={"format": "pt"})
+    if by == "index":
+        index = {"metadata": {"total_size": 1}, "weight_map": dict.fromkeys(weights, file)}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    else:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"transformers_weights": file}))
+
+
+OPENERS = {
+    "SupClapModel": SupClapModel.from_pretrained,
+    "AutoModel": AutoModel.from_pretrained,
+    "pipeline": supclap.pipeline,
+    "evaluation": load_encoder,
+}
+REFUSAL = "no safetensors file of that folder"
+
+
+@pytest.mark.parametrize("opened", OPENERS)
+@pytest.mark.parametrize("file", ["../outside.safetensors", "{outside}/outside.safetensors", "evil.bin"])
+def test_an_index_opens_nothing_but_safetensors_of_its_folder(checkpoint, tmp_path, opened, file):
+    name_weights(checkpoint, file.format(outside=tmp_path))
+    with pytest.raises(ValueError, match=f"index.json names .*{REFUSAL}"):
+        OPENERS[opened](str(checkpoint))
+    assert not (tmp_path / "trap").exists()
+
+
+@pytest.mark.parametrize("opened", OPENERS)
+def test_shards_of_the_folder_are_opened(checkpoint, opened):
+    name_weights(checkpoint, "model-00001-of-00001.safetensors")
+    OPENERS[opened](str(checkpoint))
+
+
+@pytest.mark.parametrize("file", ["../outside.safetensors", "adapter_model.bin"])
+def test_a_configuration_names_no_weights_but_safetensors_of_its_folder(checkpoint, tmp_path, file):
+    name_weights(checkpoint, file, by="config")
+    with pytest.raises(ValueError, match=f"transformers_weights in config.json names .*{REFUSAL}"):
+        SupClapModel.from_pretrained(checkpoint)
+    assert not (tmp_path / "trap").exists()
+
+
+@pytest.mark.parametrize("file", ["../outside.safetensors", "evil.bin"])
+def test_the_index_of_an_encoder_opens_nothing_but_safetensors_of_its_folder(tmp_path, file):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    BertModel(BertConfig(vocab_size=99, intermediate_size=32, **sizes)).save_pretrained(tmp_path / "text")
+    name_weights(tmp_path / "text", file)
+    with pytest.raises(ValueError, match=REFUSAL):
+        SupClapModel.from_text_audio_pretrained(str(tmp_path / "text"), CedConfig(**sizes))
+
+
+def test_a_pickled_clap_is_not_scored(laion, tmp_path):
+    shutil.copytree(laion, tmp_path / "clap")
+    pickle_weights(tmp_path / "clap", tmp_path / "trap")
+    with pytest.raises(OSError, match="safetensors"):
+        load_encoder(str(tmp_path / "clap"))
+    assert not (tmp_path / "trap").exists()
 
 
 @pytest.mark.parametrize("folder", ["../torch", "model/../../torch", "/etc"])

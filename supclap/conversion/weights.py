@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 
@@ -28,8 +29,9 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
         for name in _INDEX_FILES:
             if (path / name).is_file():
                 parts = set(json.loads((path / name).read_text(encoding="utf-8"))["weight_map"].values())
-                if any(Path(part).name != part for part in parts):
-                    raise ValueError(f"{path / name} names files outside its folder.")
+                outside = sorted(part for part in parts if Path(part).name != part)
+                if outside:
+                    raise ValueError(f"{path / name} names {outside[0]!r}, a file outside its folder.")
                 return {key: value for part in sorted(parts) for key, value in _read_file(path / part).items()}
         files = [path / name for name in _WEIGHT_FILES if (path / name).is_file()]
         if not files:
@@ -49,6 +51,11 @@ def _read_file(path: Path) -> dict[str, torch.Tensor]:
 
             return load_file(path)
         weights = torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:  # torch's advice is to read it in the way that runs code
+        raise ValueError(
+            f"{str(path)!r} cannot be read as weights: it is damaged, or holds more than tensors, which is not opened "
+            "because it can run code. Take a file of tensors alone, best as safetensors."
+        ) from error
     except Exception as error:  # each format has errors of its own for a damaged file
         raise ValueError(f"{str(path)!r} cannot be read as weights: {str(error).splitlines()[0]}") from error
     for wrapper in _WRAPPERS:

@@ -264,6 +264,8 @@ def load_encoder(checkpoint: str | Path, device: str | None = None) -> DualEncod
     import transformers
     from transformers import AutoConfig, AutoFeatureExtractor, AutoModel, AutoProcessor, AutoTokenizer
 
+    from modeling_supclap.modeling_ced import check_weight_files
+
     folder = find_folder(checkpoint)
     if (folder / DESCRIPTION).is_file():
         session = OnnxSupClap(folder)
@@ -280,7 +282,8 @@ def load_encoder(checkpoint: str | Path, device: str | None = None) -> DualEncod
         processor = AutoProcessor.from_pretrained(folder)
         return SupClapEncoder(model, processor, name, fingerprint_folder(folder, supclap.__version__, _own_code()))
     if kind == "clap":
-        model = AutoModel.from_pretrained(folder, dtype=torch.float32).to(device)
+        check_weight_files(folder)
+        model = AutoModel.from_pretrained(folder, dtype=torch.float32, use_safetensors=True).to(device)
         extractor, tokenizer = AutoFeatureExtractor.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
         fingerprint = fingerprint_folder(folder, transformers.__version__, ClapEncoder.__name__)
         return ClapEncoder(model, extractor, tokenizer, name, fingerprint)
