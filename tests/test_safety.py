@@ -4,8 +4,11 @@ without the flag stands in test_doors.py, what an upload refuses in test_hub.py.
 
 import json
 import shutil
+from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, BertConfig, BertModel
@@ -13,7 +16,9 @@ from transformers import AutoModel, BertConfig, BertModel
 import supclap
 from supclap import CedConfig, CedModel, SupClapModel
 from supclap.config import RecipeError
+from supclap.data import load_corpus
 from supclap.evaluation.encoders import load_encoder
+from supclap.evaluation.suite import SuiteError, load_suite
 from supclap.recipe import resolve_model_path
 
 
@@ -150,3 +155,23 @@ def test_code_outside_the_folder_is_not_loaded_even_with_the_flag(checkpoint, tm
     with pytest.raises(Exception):  # noqa: B017, PT011 whichever way transformers refuses it
         AutoModel.from_pretrained(checkpoint, trust_remote_code=True)
     assert not trap.exists()
+
+
+@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "..", ""])
+def test_a_suite_cannot_send_its_results_out_of_their_folder(tmp_path, name):
+    suite = {"name": name, "tasks": [{"name": "t", "kind": "retrieval", "corpus": "clotho"}]}
+    (tmp_path / "suite.yaml").write_text(json.dumps(suite))
+    with pytest.raises(SuiteError, match="name .* must be usable as the name of a folder"):
+        load_suite(tmp_path / "suite.yaml")
+
+
+@pytest.mark.parametrize("elsewhere", ["../elsewhere/clip.wav", "{folder}/elsewhere/clip.wav"])
+def test_a_table_of_ones_own_may_name_clips_anywhere(tmp_path, elsewhere):
+    for folder in ("elsewhere", "clips"):
+        (tmp_path / folder).mkdir()
+    clip = tmp_path / "elsewhere" / "clip.wav"
+    soundfile.write(clip, 0.1 * np.ones(16000), 16000)
+    table = f"file_name,caption\n{elsewhere.format(folder=tmp_path)},a dog\n"
+    (tmp_path / "clips" / "metadata.csv").write_text(table)
+    (row,) = load_corpus("audiofolder", tmp_path / "clips")
+    assert Path(row["audio"]).samefile(clip)

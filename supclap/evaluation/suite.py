@@ -174,7 +174,10 @@ def load_suite(name: str | Path) -> Suite:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise SuiteError(f"{path}: two tasks are called {twice[0]!r}; results are filed by name.")
-    return Suite(str(content.get("name", path.stem)), tasks, content.get("description", ""), path.parent)
+    name = str(content.get("name", path.stem))
+    if name in ("", ".", "..") or any(part in name for part in "/\\:"):
+        raise SuiteError(f"{path}: the name {name!r} must be usable as the name of a folder, which results go to.")
+    return Suite(name, tasks, content.get("description", ""), path.parent)
 
 
 def _task(entry: Any, where: str) -> Task:
