@@ -23,7 +23,7 @@ def expected():
 
 @pytest.fixture(scope="module")
 def model():
-    return load_ced_checkpoint(WEIGHTS, num_attention_heads=3)
+    return load_ced_checkpoint(WEIGHTS, num_attention_heads=3, num_hidden_layers=3)
 
 
 @pytest.fixture(params=[0, float("inf")], ids=["packed", "dense"])
@@ -96,7 +96,7 @@ def test_conversion_names_a_wrong_key(tmp_path, change, named):
     change(weights)
     save_file(weights, tmp_path / "ced.safetensors")
     with pytest.raises(ValueError, match=named):
-        load_ced_checkpoint(tmp_path / "ced.safetensors", num_attention_heads=3)
+        load_ced_checkpoint(tmp_path / "ced.safetensors", num_attention_heads=3, num_hidden_layers=3)
 
 
 def test_conversion_of_a_missing_file_names_it(tmp_path):

@@ -6,6 +6,7 @@ torch's own transformer layers, LAION-CLAP with Transformers' ClapModel.
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,25 @@ def ced_hub() -> dict[str, torch.Tensor]:
         name if name.startswith("outputlayer.") else "encoder." + name.replace("init_bn.1.", "init_bn."): value
         for name, value in ced_original().items()
     }
+
+
+def write_ced_config(folder: Path, **changes) -> None:
+    config = {"model_type": "ced", "num_heads": 3, "embed_dim": 96, "depth": 3, "target_length": 1012, **changes}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def load_ced(path: Path):
+    return load_ced_checkpoint(path, num_attention_heads=3, num_hidden_layers=3)
+
+
+def load_sonar(path: Path):
+    return load_sonar_checkpoint(path, num_attention_heads=HEADS, num_hidden_layers=LAYERS)
+
+
+def load_ml_clap(path: Path):
+    return load_ml_clap_checkpoint(
+        path, audio_attention_heads=3, text_attention_heads=HEADS, audio_layers=3, text_layers=LAYERS
+    )
 
 
 def sonar_fairseq2() -> dict[str, torch.Tensor]:
@@ -140,7 +160,7 @@ def expected():
 @torch.no_grad()
 def test_a_hub_folder_of_ced_gives_the_published_outputs(expected, tmp_path):
     save_file(ced_hub(), tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "ced", "num_heads": 3, "embed_dim": 96}))
+    write_ced_config(tmp_path)
     model = load_ced_checkpoint(tmp_path)
     for clip in range(3):
         output = model(torch.from_numpy(expected[f"mel_db_{clip}"]).T[None])
@@ -152,14 +172,14 @@ def test_sonar_in_fairseq2_naming_gives_the_architectures_embeddings(tmp_path):
     weights = sonar_fairseq2()
     torch.save({"model": weights}, tmp_path / "sonar.pt")
     published, inputs = sonar_texts()
-    embeddings = mean_pooled(load_sonar_checkpoint(tmp_path / "sonar.pt", num_attention_heads=HEADS), inputs)
+    embeddings = mean_pooled(load_sonar(tmp_path / "sonar.pt"), inputs)
     torch.testing.assert_close(embeddings, sonar_reference(weights, published), atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
 def test_sonar_in_the_form_of_transformers_is_what_it_was(tmp_path):
     torch.save(sonar_fairseq2(), tmp_path / "sonar.pt")
-    model = load_sonar_checkpoint(tmp_path / "sonar.pt", num_attention_heads=HEADS)
+    model = load_sonar(tmp_path / "sonar.pt")
     model.config.encoder_layerdrop = 0.05  # as in the port on the Hub
     model.save_pretrained(tmp_path / "port")
     loaded = load_sonar_checkpoint(tmp_path / "port")
@@ -182,7 +202,7 @@ def test_sonar_at_its_published_sizes_has_its_published_number_of_parameters():
 def test_ml_clap_gives_the_published_composition(expected, tmp_path):
     weights = ml_clap(temperature=0.05)
     torch.save(weights, tmp_path / "pretrain.pt")
-    model = load_ml_clap_checkpoint(tmp_path / "pretrain.pt", audio_attention_heads=3, text_attention_heads=HEADS)
+    model = load_ml_clap(tmp_path / "pretrain.pt")
 
     def projected(pooled, side):
         hidden = torch.relu(pooled @ weights[f"{side}_proj.0.weight"].T + weights[f"{side}_proj.0.bias"])
@@ -204,14 +224,14 @@ def test_ml_clap_gives_the_published_composition(expected, tmp_path):
 @torch.no_grad()
 def test_a_temperature_beyond_the_clamp_keeps_its_logits(tmp_path):
     torch.save(ml_clap(temperature=0.002), tmp_path / "pretrain.pt")
-    model = load_ml_clap_checkpoint(tmp_path / "pretrain.pt", audio_attention_heads=3, text_attention_heads=HEADS)
+    model = load_ml_clap(tmp_path / "pretrain.pt")
     assert model.get_logit_scale().item() == pytest.approx(500, rel=1e-5)
 
 
 def test_a_temperature_that_crossed_zero_is_refused(tmp_path):
     torch.save(ml_clap(temperature=-0.01), tmp_path / "pretrain.pt")
     with pytest.raises(ValueError, match="temperature"):
-        load_ml_clap_checkpoint(tmp_path / "pretrain.pt", 3, HEADS)
+        load_ml_clap(tmp_path / "pretrain.pt")
 
 
 @pytest.fixture(params=[False, True], ids=["unfused", "fused"])
@@ -276,38 +296,145 @@ def break_shape(weights: dict, name: str) -> None:
     weights[name] = torch.zeros(3, 5)
 
 
+LOADERS = {"ced": (ced_original, load_ced), "ced-hub": (ced_hub, load_ced), "sonar": (sonar_fairseq2, load_sonar)}
+LOADERS["ml-clap"] = (ml_clap, load_ml_clap)
+SONAR_IN_ML_CLAP = "text_encoder.model.encoder."
+
+
 @pytest.mark.parametrize("break_weights", [break_missing, break_unexpected, break_shape])
 @pytest.mark.parametrize(
-    ("weights", "load", "name", "reported"),
+    ("kind", "name"),
     [
-        (ced_hub, lambda path: load_ced_checkpoint(path, 3), "encoder.blocks.1.attn.qkv.weight", "blocks.1.attn.qkv"),
-        (
-            sonar_fairseq2,
-            lambda path: load_sonar_checkpoint(path, HEADS),
-            "encoder.layers.1.ffn.output_proj.weight",
-            "layers.1.fc2",
-        ),
-        (
-            ml_clap,
-            lambda path: load_ml_clap_checkpoint(path, 3, HEADS),
-            "text_proj.2.weight",
-            "text_projection.linear2",
-        ),
-        (
-            ml_clap,
-            lambda path: load_ml_clap_checkpoint(path, 3, HEADS),
-            "text_encoder.model.encoder.layers.0.self_attn.output_proj.bias",
-            "layers.0.self_attn.out_proj",
-        ),
+        ("ced", "init_bn.1.running_mean"),
+        ("ced", "blocks.0.mlp.fc1.weight"),
+        ("ced-hub", "encoder.blocks.1.attn.qkv.weight"),
+        ("ced-hub", "encoder.init_bn.bias"),
+        ("sonar", "encoder.layers.1.ffn.output_proj.weight"),
+        ("sonar", "encoder.layers.0.self_attn_layer_norm.bias"),
+        ("sonar", "encoder_frontend.embed.weight"),
+        ("ml-clap", "text_proj.2.weight"),
+        ("ml-clap", "audio_proj.2.bias"),
+        ("ml-clap", "audio_encoder.model.init_bn.1.bias"),
+        ("ml-clap", SONAR_IN_ML_CLAP + "layers.0.self_attn.output_proj.bias"),
     ],
-    ids=["ced", "sonar", "ml-clap projection", "ml-clap text encoder"],
 )
-def test_a_wrong_key_is_named(weights, load, name, reported, break_weights, tmp_path):
+def test_a_wrong_key_is_named_as_in_the_file(kind, name, break_weights, tmp_path):
+    weights, load = LOADERS[kind]
     changed = weights()
     break_weights(changed, name)
     torch.save(changed, tmp_path / "weights.pt")
-    with pytest.raises(ValueError, match=reported):
+    with pytest.raises(ValueError, match=rf"(?<![\w.]){re.escape(name)}"):
         load(tmp_path / "weights.pt")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        ("ced", "patch_embed.proj.weight", torch.zeros(96, 256)),
+        ("ced", "init_bn.1.weight", torch.tensor(1.0)),
+        ("ced", "init_bn.1.weight", torch.zeros(63)),
+        ("ced", "time_pos_embed", torch.zeros(1, 96, 1, 31)),
+        ("ced", "blocks.0.mlp.fc1.weight", torch.tensor(1.0)),
+        ("ced", "blocks.x.y", torch.zeros(2)),
+        ("sonar", "encoder_frontend.embed.weight", torch.zeros(50)),
+        ("sonar", "encoder_frontend.embed.weight", torch.zeros(2, WIDTH)),
+        ("sonar", "encoder.layers.0.ffn.inner_proj.weight", torch.tensor(1.0)),
+        ("sonar", "encoder.layers.x.y", torch.zeros(2)),
+        ("ml-clap", "audio_proj.0.weight", torch.tensor(1.0)),
+        ("ml-clap", "temperature", torch.zeros(2)),
+        ("ml-clap", "temperature", torch.tensor(math.inf)),
+        ("ml-clap", "audio_model.norm.weight", torch.zeros(96)),
+    ],
+)
+def test_a_weight_that_tells_no_size_is_named(kind, name, value, tmp_path):
+    weights, load = LOADERS[kind]
+    torch.save({**weights(), name: value}, tmp_path / "weights.pt")
+    with pytest.raises(ValueError, match=rf"(?<![\w.]){re.escape(name)}"):
+        load(tmp_path / "weights.pt")
+
+
+def test_one_weight_by_two_names_is_refused(tmp_path):
+    torch.save({**ced_original(), "init_bn.weight": torch.zeros(64)}, tmp_path / "weights.pt")
+    with pytest.raises(ValueError, match=r"both init_bn.1.weight and init_bn.weight"):
+        load_ced(tmp_path / "weights.pt")
+
+
+def without_layer(weights: dict, layer: str) -> dict:
+    return {name: value for name, value in weights.items() if f"{layer}." not in name}
+
+
+@pytest.mark.parametrize(
+    ("kind", "layer"),
+    [
+        *(("ced", f"blocks.{number}") for number in range(3)),
+        ("ced-hub", "encoder.blocks.2"),
+        *(("sonar", f"encoder.layers.{number}") for number in range(LAYERS)),
+        ("ml-clap", "audio_encoder.model.blocks.2"),
+        ("ml-clap", SONAR_IN_ML_CLAP + "layers.1"),
+    ],
+)
+def test_a_checkpoint_without_a_whole_layer_is_refused(kind, layer, tmp_path):
+    weights, load = LOADERS[kind]
+    torch.save(without_layer(weights(), layer), tmp_path / "weights.pt")
+    with pytest.raises(ValueError, match=f"missing {layer}"):
+        load(tmp_path / "weights.pt")
+
+
+@pytest.mark.parametrize(
+    ("kind", "load", "layer"),
+    [
+        ("ced", lambda path: load_ced_checkpoint(path, 3), "blocks.11"),
+        ("sonar", lambda path: load_sonar_checkpoint(path, HEADS), "encoder.layers.23"),
+        ("ml-clap", lambda path: load_ml_clap_checkpoint(path, 3, HEADS, text_layers=LAYERS), "blocks.11"),
+        ("ml-clap", lambda path: load_ml_clap_checkpoint(path, 3, HEADS, audio_layers=3), "layers.23"),
+    ],
+)
+def test_the_published_depth_is_expected_where_no_other_is_told(kind, load, layer, tmp_path):
+    torch.save(LOADERS[kind][0](), tmp_path / "weights.pt")
+    with pytest.raises(ValueError, match=f"missing .*{layer}"):
+        load(tmp_path / "weights.pt")
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"depth": 4}, "missing encoder.blocks.3"),
+        ({"depth": 2}, "unexpected encoder.blocks.2"),
+        ({"embed_dim": 192}, "embed_dim 192"),
+        ({"n_mels": 128}, "n_mels 128"),
+        ({"target_length": 496}, "encoder.time_pos_embed has 63 columns"),
+        ({"num_heads": 7}, "7 attention heads"),
+        ({"depth": "3"}, "config.json: depth"),
+    ],
+)
+def test_a_ced_that_is_not_what_its_configuration_says_is_refused(changes, named, tmp_path):
+    save_file(ced_hub(), tmp_path / "model.safetensors")
+    write_ced_config(tmp_path, **changes)
+    with pytest.raises(ValueError, match=named):
+        load_ced_checkpoint(tmp_path)
+
+
+def test_a_width_without_published_heads_is_refused_and_says_where_to_give_them(tmp_path):
+    save_file(ced_original(), tmp_path / "ced.safetensors")
+    with pytest.raises(ValueError, match=r"96 is no multiple; the loaders of supclap\.conversion take"):
+        load_ced_checkpoint(tmp_path / "ced.safetensors", num_hidden_layers=3)
+
+
+@pytest.mark.parametrize("name", ["logit_scale_a", "logit_scale_t"])
+@pytest.mark.parametrize("value", [torch.zeros(2), torch.tensor(math.inf)])
+def test_a_scale_of_laion_clap_that_is_no_number_is_named(clap_folder, name, value):
+    _, _, folder = clap_folder
+    weights = load_file(folder / "model.safetensors")
+    save_file({**weights, name: value}, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=name):
+        load_laion_clap_checkpoint(folder)
+
+
+@pytest.mark.parametrize("content", ["[", "[]", '{"weight_map": 3}', "{}"])
+def test_a_broken_index_is_named(tmp_path, content):
+    (tmp_path / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(ValueError, match=r"index\.json is no index of weights"):
+        load_ced_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("break_weights", [break_missing, break_unexpected, break_shape])
@@ -349,8 +476,11 @@ def test_an_index_that_leaves_its_folder_is_refused(tmp_path):
 
 @torch.no_grad()
 def test_the_command_writes_a_folder_that_the_auto_classes_open(tmp_path, capsys):
-    out = tmp_path / "out"
-    command = ["convert", "ced", str(DATA / "ced_original_layout.safetensors"), str(out)]
+    out, source = tmp_path / "out", tmp_path / "source"
+    source.mkdir()
+    save_file(ced_hub(), source / "model.safetensors")
+    write_ced_config(source)
+    command = ["convert", "ced", str(source), str(out)]
     assert main(command) == 0
     assert type(AutoModel.from_pretrained(out)).__name__ == "CedModel"
     assert main(command) == 1  # the folder exists now

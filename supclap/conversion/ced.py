@@ -6,68 +6,124 @@ from pathlib import Path
 import torch
 
 from modeling_supclap import CedConfig, CedModel
-from supclap.conversion.weights import load_strictly, read_weights, require
+from supclap.conversion.weights import NamedWeights, heads_of, read_weights
 
 
 # Parts of the original module that the encoder does not have: its spectrogram and its AudioSet head.
 _NOT_ENCODER = ("front_end.", "outputlayer.")
+LAYERS = 12  # of all published sizes
+_TARGET_LENGTH = 1012
 
 
-def ced_weights(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The encoder's weights by our names, from those of the original module or of its Hub form (`encoder.*`)."""
-    return {
-        name.removeprefix("encoder.").replace("init_bn.1.", "init_bn."): value
-        for name, value in weights.items()
-        if not name.startswith(_NOT_ENCODER)
-    }
+def ced_weights(published: dict[str, torch.Tensor], source: str | Path, prefix: str = "") -> NamedWeights:
+    """The encoder's weights by our names, from those of the original module or of its Hub form (`encoder.*`).
 
-
-def build_ced(weights: dict[str, torch.Tensor], source: str | Path, num_attention_heads: int | None) -> CedModel:
-    """A [`CedModel`] of the sizes of `weights`, which have our names, with these weights."""
-    require(
-        weights,
-        ("patch_embed.proj.weight", "time_pos_embed", "init_bn.weight", "blocks.0.mlp.fc1.weight"),
-        f"{str(source)!r} is not a CED checkpoint",
+    Args:
+        published: By the names of the file.
+        source: What errors call the file.
+        prefix: What stands before the names of the encoder in the file; other weights are left out.
+    """
+    inner = [name.removeprefix(prefix) for name in published if name.startswith(prefix)]
+    encoder = {prefix + name: published[prefix + name] for name in inner if not name.startswith(_NOT_ENCODER)}
+    prefix += "encoder." if any(name.startswith("encoder.") for name in inner) else ""
+    norm = "init_bn.1." if any("init_bn.1." in name for name in inner) else "init_bn."
+    return NamedWeights.renamed(
+        encoder,
+        source,
+        ours=lambda name: name.removeprefix(prefix).replace("init_bn.1.", "init_bn."),
+        in_file=lambda name: prefix + name.replace("init_bn.", norm),
     )
-    hidden_size, _, patch_size, _ = weights["patch_embed.proj.weight"].shape
-    time_grid = weights["time_pos_embed"].shape[-1]
-    heads = num_attention_heads or hidden_size // 64
-    if heads < 1:
-        raise ValueError(f"Width {hidden_size} gives no default number of heads; pass num_attention_heads.")
-    # The published time grid of 63 patches covers 1,012 frames: its windows end with 4 frames that fill no patch.
-    rest = 4 if time_grid == 63 else 0
+
+
+def build_ced(
+    weights: NamedWeights, num_attention_heads: int | None, num_hidden_layers: int, target_length: int | None = None
+) -> CedModel:
+    """A [`CedModel`] of the sizes of `weights`, with these weights."""
+    hidden_size, _, patch_size, _ = weights.shape("patch_embed.proj.weight", 4)
+    (num_mel_bins,) = weights.shape("init_bn.weight", 1)
+    bands, columns = weights.shape("freq_pos_embed", 4)[2], weights.shape("time_pos_embed", 4)[3]
+    if num_mel_bins != bands * patch_size:
+        names = [weights.in_file(name) for name in ("init_bn.weight", "freq_pos_embed")]
+        raise ValueError(
+            f"{weights.source!r}: {names[0]} has {num_mel_bins} mel bands, but {names[1]} has {bands} patches of "
+            f"{patch_size}."
+        )
+    target_length = _TARGET_LENGTH if target_length is None else target_length
+    if columns != target_length // patch_size:
+        raise ValueError(
+            f"{weights.source!r}: {weights.in_file('time_pos_embed')} has {columns} columns, but windows of "
+            f"{target_length} frames have {target_length // patch_size}. A config.json beside the weights may say another "
+            "target_length."
+        )
+    weights.check_layers("blocks.", num_hidden_layers)
     model = CedModel(
         CedConfig(
             hidden_size=hidden_size,
-            num_hidden_layers=1 + max(int(name.split(".")[1]) for name in weights if name.startswith("blocks.")),
-            num_attention_heads=heads,
-            mlp_ratio=weights["blocks.0.mlp.fc1.weight"].shape[0] / hidden_size,
-            num_mel_bins=weights["init_bn.weight"].shape[0],
+            num_hidden_layers=num_hidden_layers,
+            num_attention_heads=heads_of(hidden_size, num_attention_heads, weights.source),
+            mlp_ratio=weights.shape("blocks.0.mlp.fc1.weight", 2)[0] / hidden_size,
+            num_mel_bins=num_mel_bins,
             patch_size=patch_size,
-            target_length=time_grid * patch_size + rest,
+            target_length=target_length,
         )
     )
-    load_strictly(model, weights, source)
+    weights.load_into(model)
     return model.eval()
 
 
-def load_ced_checkpoint(path: str | Path, num_attention_heads: int | None = None) -> CedModel:
+def load_ced_checkpoint(
+    path: str | Path, num_attention_heads: int | None = None, num_hidden_layers: int | None = None
+) -> CedModel:
     """Loads a CED checkpoint in its original layout (`init_bn.1.*`, `blocks.N.*`, `outputlayer.*`) or as a Hub folder.
 
     Args:
         path: The `.safetensors`, `.pt` or `.bin` file, or the folder with the weights and `config.json`.
         num_attention_heads: Heads of each block, which the weights do not tell; those of `config.json`, or width / 64,
             when omitted.
+        num_hidden_layers: Blocks; those of `config.json`, or the published 12, when omitted.
 
     Returns:
-        The encoder in evaluation mode, with all sizes read from the weights.
+        The encoder in evaluation mode.
 
     Raises:
         FileNotFoundError: There is no checkpoint at `path`.
-        ValueError: A key is missing, unexpected or has another shape; the message names it.
+        ValueError: A key or a layer is missing, unexpected or has another shape, or a size is not that of
+            `config.json`; the message names it.
     """
-    config = Path(path) / "config.json"
-    if num_attention_heads is None and config.is_file():
-        # not by AutoConfig: the published configuration class asks the network for label names
-        num_attention_heads = json.loads(config.read_text(encoding="utf-8")).get("num_heads")
-    return build_ced(ced_weights(read_weights(path)), path, num_attention_heads)
+    # not by AutoConfig: the published configuration class asks the network for label names
+    config = read_sizes(path)
+    model = build_ced(
+        ced_weights(read_weights(path), path),
+        num_attention_heads or config.get("num_heads"),
+        num_hidden_layers or config.get("depth", LAYERS),
+        config.get("target_length"),
+    )
+    built = model.config
+    sizes = {"embed_dim": built.hidden_size, "n_mels": built.num_mel_bins, "patch_size": built.patch_size}
+    for key, size in sizes.items():
+        if config.get(key, size) != size:
+            raise ValueError(f"{str(path)!r}: config.json says {key} {config[key]}, and the weights have {size}.")
+    return model
+
+
+def read_sizes(path: str | Path) -> dict:
+    """The sizes in the `config.json` of a published folder; empty where there is none.
+
+    Raises:
+        ValueError: It is no JSON object, or a size is no positive whole number.
+    """
+    file = Path(path) / "config.json"
+    if not file.is_file():
+        return {}
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is no JSON: {error}. Get it again.") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{file} holds no object. Get it again.")
+    names = ("num_heads", "depth", "target_length", "embed_dim", "n_mels", "patch_size")
+    sizes = {name: config[name] for name in names if config.get(name) is not None}
+    for name, size in sizes.items():
+        if type(size) is not int or size < 1:
+            raise ValueError(f"{file}: {name} is {size!r} and should be a positive whole number.")
+    return sizes

@@ -1,15 +1,17 @@
 """LAION-CLAP checkpoints in, [`SupClapModel`] with the HTSAT tower out."""
 
+import math
 from pathlib import Path
 
+import torch
 from transformers import AutoFeatureExtractor, ClapConfig, ClapFeatureExtractor
 
 from modeling_supclap import SupClapConfig, SupClapModel
 from processing_supclap import SupClapEncoderFeatureExtractor
-from supclap.conversion.weights import load_strictly, read_weights, require
+from supclap.conversion.weights import NamedWeights, read_weights, take_number
 
 
-_PATCHES = "audio_model.encoder.audio_encoder.patch_embed."
+_PATCHES = "audio_model.audio_encoder.patch_embed."
 _FUSION = (_PATCHES + "fusion_model.", _PATCHES + "mel_conv2d.")
 # Constants that some versions save and some do not.
 _CONSTANTS = ("text_model.embeddings.position_ids", "text_model.embeddings.token_type_ids")
@@ -33,14 +35,13 @@ def load_laion_clap_checkpoint(path: str | Path) -> SupClapModel:
         ValueError: A key is missing, unexpected or has another shape; the message names it.
     """
     clap = _read_config(path)
-    weights = {
-        name.replace("audio_model.", "audio_model.encoder.", 1): value for name, value in read_weights(path).items()
-    }
-    require(weights, ("logit_scale_a", "logit_scale_t"), f"{str(path)!r} is no ClapModel")
+    published = read_weights(path)
+    scale = take_number(published, "logit_scale_a", path)
+    take_number(published, "logit_scale_t", path)
+    if scale > 80:
+        raise ValueError(f"{str(path)!r}: logit_scale_a is {scale}, the log of a scale that no float32 holds.")
     if clap.audio_config.enable_fusion:
-        weights = {name: value for name, value in weights.items() if not name.startswith(_FUSION)}
-    scale = weights.pop("logit_scale_a").reshape(1).float()
-    del weights["logit_scale_t"]
+        published = {name: value for name, value in published.items() if not name.startswith(_FUSION)}
     extractor = _own_extractor(path, clap)
     config = SupClapConfig(
         text_config=clap.text_config,
@@ -49,10 +50,17 @@ def load_laion_clap_checkpoint(path: str | Path) -> SupClapModel:
         text_pooling="pooler",
         projection_dim=clap.projection_dim,
         projection_hidden_act=clap.projection_hidden_act,
-        logit_scale_max=max(100.0, scale.exp().item()),  # a clamp below what was trained would change the logits
+        logit_scale_max=max(100.0, math.exp(scale)),  # a clamp below what was trained would change the logits
     )
+    weights = NamedWeights.renamed(
+        published,
+        path,
+        ours=lambda name: name.replace("audio_model.", "audio_model.encoder.", 1),
+        in_file=lambda name: name.replace("audio_model.encoder.", "audio_model.", 1),
+    )
+    weights.add({"logit_scale": torch.tensor([scale])})
     model = SupClapModel(config)
-    load_strictly(model, {**weights, "logit_scale": scale}, path, optional=_CONSTANTS)
+    weights.load_into(model, optional=_CONSTANTS)
     return model.eval()
 
 

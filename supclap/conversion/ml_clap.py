@@ -5,18 +5,24 @@ from pathlib import Path
 import torch
 
 from modeling_supclap import SupClapConfig, SupClapModel
+from supclap.conversion.ced import LAYERS as CED_LAYERS
 from supclap.conversion.ced import build_ced, ced_weights
-from supclap.conversion.sonar import build_sonar
-from supclap.conversion.weights import load_strictly, read_weights, require
+from supclap.conversion.sonar import LAYERS as SONAR_LAYERS
+from supclap.conversion.sonar import build_sonar, sonar_weights
+from supclap.conversion.weights import NamedWeights, read_weights, take_number
 
 
 _AUDIO, _TEXT = "audio_encoder.model.", "text_encoder.model."
 # linear, ReLU, linear, by their position in a list
-_PROJECTION = {"0": "linear1", "2": "linear2"}
+_PROJECTION = (("_proj.0.", "_projection.linear1."), ("_proj.2.", "_projection.linear2."))
 
 
 def load_ml_clap_checkpoint(
-    path: str | Path, audio_attention_heads: int | None = None, text_attention_heads: int | None = None
+    path: str | Path,
+    audio_attention_heads: int | None = None,
+    text_attention_heads: int | None = None,
+    audio_layers: int = CED_LAYERS,
+    text_layers: int = SONAR_LAYERS,
 ) -> SupClapModel:
     """Loads a checkpoint of ML-CLAP (Interspeech 2024), the model that SupCLAP's multilingual experiments start from.
 
@@ -27,43 +33,51 @@ def load_ml_clap_checkpoint(
         path: The `.pt` or `.safetensors` file.
         audio_attention_heads: Heads of the audio encoder's blocks; width / 64 when omitted.
         text_attention_heads: Heads of the text encoder's layers; width / 64 when omitted.
+        audio_layers: Blocks of the audio encoder.
+        text_layers: Layers of the text encoder.
 
     Returns:
         The model in evaluation mode, with the temperature `t` as a scale of `log(1/t)`.
 
     Raises:
         FileNotFoundError: There is no checkpoint at `path`.
-        ValueError: A key is missing, unexpected or has another shape, which the message names; or the temperature is
-            not positive.
+        ValueError: A key or a layer is missing, unexpected or has another shape, which the message names; or the
+            temperature is no positive number.
     """
     weights = read_weights(path)
-    require(weights, ("temperature", "audio_proj.0.weight", "text_proj.0.weight"), f"{str(path)!r} is no ML-CLAP")
-    temperature = weights["temperature"].float().item()
-    if not temperature > 0:
+    temperature = take_number(weights, "temperature", path)
+    if temperature <= 0:
         raise ValueError(f"{str(path)!r}: the temperature is {temperature}, and only a positive one has a logarithm.")
-    audio = {key.removeprefix(_AUDIO): value for key, value in weights.items() if key.startswith(_AUDIO)}
-    text = {key.removeprefix(_TEXT): value for key, value in weights.items() if key.startswith(_TEXT)}
-    audio_model = build_ced(ced_weights(audio), f"{path}: {_AUDIO}*", audio_attention_heads)
-    text_model = build_sonar(text, f"{path}: {_TEXT}*", text_attention_heads)
+    audio_model = build_ced(ced_weights(weights, path, _AUDIO), audio_attention_heads, audio_layers)
+    text_model = build_sonar(sonar_weights(weights, path, _TEXT), text_attention_heads, text_layers)
+    heads = NamedWeights.renamed(
+        {name: value for name, value in weights.items() if not name.startswith((_AUDIO, _TEXT))},
+        path,
+        ours=_our_projection,
+        in_file=_published_projection,
+    )
     config = SupClapConfig(
         text_config=text_model.config,
         audio_config=audio_model.config,
-        projection_dim=weights["audio_proj.0.weight"].shape[0],
+        projection_dim=heads.shape("audio_projection.linear1.weight", 2)[0],
         logit_scale_max=max(100.0, 1 / temperature),  # a clamp below what was trained would change the logits
     )
-    renamed = {f"audio_model.{name}": value for name, value in audio_model.state_dict().items()}
-    renamed.update({f"text_model.{name}": value for name, value in text_model.state_dict().items()})
-    renamed["logit_scale"] = -torch.tensor([temperature]).log()
-    for name, value in weights.items():
-        if not name.startswith((_AUDIO, _TEXT)) and name != "temperature":
-            renamed[_projection_name(name)] = value
+    for tower, encoder in (("audio_model", audio_model), ("text_model", text_model)):
+        heads.add({f"{tower}.{name}": value for name, value in encoder.state_dict().items()})
+    heads.add({"logit_scale": -torch.tensor([temperature]).log()})
     model = SupClapModel(config)
-    load_strictly(model, renamed, path)
+    heads.load_into(model)
     return model.eval()
 
 
-def _projection_name(name: str) -> str:
+def _our_projection(name: str) -> str:
     """`audio_proj.0.weight` → `audio_projection.linear1.weight`; other names as they are, for the error to name them."""
-    side, _, rest = name.partition("_proj.")
-    position, _, kind = rest.partition(".")
-    return f"{side}_projection.{_PROJECTION[position]}.{kind}" if position in _PROJECTION else name
+    for published, ours in _PROJECTION:
+        name = name.replace(published, ours)
+    return name
+
+
+def _published_projection(name: str) -> str:
+    for published, ours in _PROJECTION:
+        name = name.replace(ours, published)
+    return name
