@@ -6,6 +6,7 @@ import numpy as np
 import torch
 import transformers
 from transformers import BatchFeature, SequenceFeatureExtractor
+from transformers.utils import cached_file
 
 from .audio_supclap import load_waveform
 from .feature_extraction_supclap import SupClapFeatureExtractor, clip_workers
@@ -58,10 +59,13 @@ class SupClapEncoderFeatureExtractor(SequenceFeatureExtractor):
         """The feature extractor for a pretrained audio encoder: this one around the encoder's own, or that of CED.
 
         Args:
-            audio_model: Hub id or folder of the encoder.
+            audio_model: Hub id or folder of the encoder. A CED without a file of features has the published ones.
+
+        Raises:
+            ValueError: The file of features beside a CED is that of another class.
         """
         if transformers.AutoConfig.from_pretrained(audio_model).model_type == "supclap_ced":
-            return SupClapFeatureExtractor()
+            return _of_ced(audio_model)
         return cls(transformers.AutoFeatureExtractor.from_pretrained(audio_model))
 
     def to_dict(self) -> dict[str, Any]:
@@ -151,6 +155,21 @@ class SupClapEncoderFeatureExtractor(SequenceFeatureExtractor):
         elif self.kind == "WhisperFeatureExtractor":
             values = values.T
         return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+
+
+def _of_ced(audio_model: str) -> SupClapFeatureExtractor:
+    """What is saved beside a CED; a file that is there and cannot be read is an error, not a reason for the default."""
+    files = ("processor_config.json", "preprocessor_config.json")
+    if not any(cached_file(audio_model, file, _raise_exceptions_for_missing_entries=False) for file in files):
+        return SupClapFeatureExtractor()
+    saved, _ = SupClapFeatureExtractor.get_feature_extractor_dict(audio_model)
+    kind = saved.get("feature_extractor_type")
+    if kind != SupClapFeatureExtractor.__name__:
+        raise ValueError(
+            f"{audio_model} is a CED, but the features saved beside it are those of {kind!r}. Save its "
+            f"{SupClapFeatureExtractor.__name__} there, or remove the file for the published features."
+        )
+    return SupClapFeatureExtractor.from_dict(saved)
 
 
 def _from_dict(config: dict) -> SequenceFeatureExtractor:

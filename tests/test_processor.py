@@ -7,9 +7,16 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from transformers import AutoFeatureExtractor, AutoProcessor, AutoTokenizer, ByT5Tokenizer, NllbTokenizer
+from transformers import (
+    ASTFeatureExtractor,
+    AutoFeatureExtractor,
+    AutoProcessor,
+    AutoTokenizer,
+    ByT5Tokenizer,
+    NllbTokenizer,
+)
 
-from supclap import SupClapFeatureExtractor, SupClapProcessor
+from supclap import CedConfig, CedModel, SupClapFeatureExtractor, SupClapProcessor
 
 
 TEXTS = ["A dog barks.", "Rain falls on a tin roof while a train passes by."]
@@ -221,6 +228,37 @@ def test_a_refused_language_leaves_the_tokenizer_as_it_was(nllb):
 def test_a_language_for_a_tokenizer_without_languages_is_refused(processor):
     with pytest.raises(ValueError, match="takes no language. Leave it out"):
         processor(text=TEXTS, text_lang="eng_Latn")
+
+
+# --- pretrained encoders -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ced_folder(tmp_path):
+    CedModel(CedConfig(hidden_size=48, num_hidden_layers=1, num_attention_heads=3)).save_pretrained(tmp_path / "ced")
+    return tmp_path / "ced"
+
+
+def test_the_features_saved_beside_a_ced_are_those_of_its_processor(ced_folder, text_encoder):
+    SupClapFeatureExtractor(hop_length=320, top_db=80.0).save_pretrained(ced_folder)
+    extractor = SupClapProcessor.from_text_audio_pretrained(text_encoder, ced_folder).feature_extractor
+    assert (extractor.hop_length, extractor.top_db) == (320, 80.0)
+
+
+def test_the_features_in_a_processor_beside_a_ced_are_those_of_its_processor(ced_folder, text_encoder, tokenizer):
+    SupClapProcessor(SupClapFeatureExtractor(hop_length=320), tokenizer).save_pretrained(ced_folder)
+    assert SupClapProcessor.from_text_audio_pretrained(text_encoder, ced_folder).feature_extractor.hop_length == 320
+
+
+def test_a_ced_without_saved_features_gets_the_published_ones(ced_folder, text_encoder):
+    extractor = SupClapProcessor.from_text_audio_pretrained(text_encoder, ced_folder).feature_extractor
+    assert extractor.to_dict() == SupClapFeatureExtractor().to_dict()
+
+
+def test_features_of_another_class_beside_a_ced_are_refused(ced_folder, text_encoder):
+    ASTFeatureExtractor().save_pretrained(ced_folder)
+    with pytest.raises(ValueError, match=r"ced is a CED, but the features saved .* 'ASTFeatureExtractor'"):
+        SupClapProcessor.from_text_audio_pretrained(text_encoder, ced_folder)
 
 
 # --- saving --------------------------------------------------------------------------------------------------------
