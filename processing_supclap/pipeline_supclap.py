@@ -1,6 +1,7 @@
 """Zero-shot audio classification: the stock pipeline's interface and output, without its silent wrong answers."""
 
 import copy
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,12 +10,15 @@ import torch
 from transformers import ZeroShotAudioClassificationPipeline
 
 from .audio_supclap import load_waveform
+from .processing_supclap import SupClapProcessor
 from .text_supclap import check_texts, encode_text
 
 
 if TYPE_CHECKING:
     # Transformers before 5.8 opens a folder with the files alone that a file names itself.
     from .decoding_supclap import decode  # noqa: F401
+    from .encoder_features_supclap import SupClapEncoderFeatureExtractor  # noqa: F401
+    from .feature_extraction_supclap import SupClapFeatureExtractor  # noqa: F401
 
 
 DEFAULT_TEMPLATE = "This is a sound of {}."
@@ -92,6 +96,19 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
         # A model that comes out of training is in training mode, where dropout makes scores random.
         self.model.eval()
         return super().__call__(audios, **kwargs)
+
+    def save_pretrained(self, save_directory: str | os.PathLike, **kwargs) -> None:
+        """Saves a whole checkpoint: the model, and the processor with the code of both.
+
+        The stock method saves the tokenizer and the feature extractor alone, without the code that the model's config
+        names for this pipeline.
+
+        Args:
+            save_directory: Folder, made where it is missing.
+            kwargs: As for the `save_pretrained` of any model.
+        """
+        self.model.save_pretrained(save_directory, **kwargs)
+        SupClapProcessor(self.feature_extractor, self.tokenizer).save_pretrained(save_directory, **kwargs)
 
     def _sanitize_parameters(self, **kwargs) -> tuple[dict, dict, dict]:
         unknown = sorted(set(kwargs) - set(PARAMETERS))

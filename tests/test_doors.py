@@ -92,8 +92,14 @@ def auto_classes(folder):
 
 with_rate = {"array": clip, "sampling_rate": 16000}
 own_task = "supclap-zero-shot-audio-classification"
-results["own task"] = scores(pipeline(own_task, model=folder, trust_remote_code=True), with_rate)
+classify = pipeline(own_task, model=folder, trust_remote_code=True)
+results["own task"] = scores(classify, with_rate)
+classify.save_pretrained(paths["by pipeline"])
+results["saved by the pipeline, own task"] = scores(
+    pipeline(own_task, model=paths["by pipeline"], trust_remote_code=True), with_rate
+)
 results["stock pipeline"] = scores(pipeline("zero-shot-audio-classification", model=folder, **trust), clip)
+results["saved by the pipeline"] = auto_classes(paths["by pipeline"])[2]
 model, processor, results["Auto classes"] = auto_classes(folder)
 try:
     from sentence_transformers import SentenceTransformer
@@ -155,7 +161,7 @@ def through_doors(program: str, checkpoint, folder, clip) -> dict:
     soundfile.write(folder / "clip.wav", clip, 16000, subtype="FLOAT")
     shutil.copytree(checkpoint, folder / "poisoned")
     poison(folder / "poisoned", folder / "code-ran")
-    names = ("clip.npy", "clip.wav", "again", "poisoned")
+    names = ("clip.npy", "clip.wav", "again", "by pipeline", "poisoned")
     paths = {"folder": str(checkpoint), "labels": LABELS, **{name: str(folder / name) for name in names}}
     environment = {**os.environ, "HF_MODULES_CACHE": str(folder / "modules")}
     if program.startswith(WITHOUT_PACKAGE):
@@ -191,6 +197,11 @@ def remote_code(shared_checkpoint, clip, tmp_path_factory):
         *(("with_package", door) for door in ("supclap.pipeline", "pipeline_class")),
         *(("remote_code", door) for door in ("Auto classes", "stock pipeline", "own task")),
         *(("remote_code", door) for door in ("saved again", "saved again, own task")),
+        *(
+            (process, door)
+            for process in ("with_package", "remote_code")
+            for door in ("saved by the pipeline", "saved by the pipeline, own task")
+        ),
     ],
 )
 @torch.no_grad()
@@ -219,7 +230,7 @@ def test_a_code_file_names_every_file_it_needs(shared_checkpoint):
     for name in ("configuration", "modeling", "modeling_ced", "processing", "feature_extraction", "pipeline"):
         file = shared_checkpoint / (f"{name}.py" if name == "modeling_ced" else f"{name}_supclap.py")
         needed = {path.split("/")[-1] for path in get_relative_import_files(file)}
-        assert needed <= {f"{module}.py" for module in get_relative_imports(file)}, file.name
+        assert needed - {file.name} <= {f"{module}.py" for module in get_relative_imports(file)}, file.name
 
 
 def test_no_code_of_a_checkpoint_runs_without_the_flag(remote_code):

@@ -11,7 +11,13 @@ import torch
 from transformers import ZeroShotAudioClassificationPipeline
 
 import supclap
-from supclap import SupClapModel, SupClapZeroShotAudioClassificationPipeline
+from supclap import (
+    SupClapFeatureExtractor,
+    SupClapModel,
+    SupClapProcessor,
+    SupClapZeroShotAudioClassificationPipeline,
+)
+from supclap.hub import check_checkpoint
 
 
 LABELS = ["dog", "rain", "church bells"]
@@ -387,6 +393,38 @@ def test_a_saved_folder_opens_as_our_pipeline(pipe, checkpoint, clips):
     assert_same(
         opened(clips[0], candidate_labels=LABELS, **RATE), pipe(clips[0], candidate_labels=LABELS, **RATE), 1e-6
     )
+
+
+def test_what_the_pipeline_saves_is_a_whole_checkpoint(checkpoint, tmp_path):
+    supclap.pipeline(str(checkpoint), device="cpu").save_pretrained(tmp_path / "saved")
+    check_checkpoint(tmp_path / "saved")
+    assert {file.name for file in checkpoint.iterdir()} <= {file.name for file in (tmp_path / "saved").iterdir()}
+
+
+def test_a_loaded_model_opens_as_our_pipeline_with_the_processor_of_its_folder(pipe, checkpoint, clips):
+    opened = supclap.pipeline(SupClapModel.from_pretrained(checkpoint), device="cpu")
+    assert_same(
+        opened(clips[0], candidate_labels=LABELS, **RATE), pipe(clips[0], candidate_labels=LABELS, **RATE), 1e-6
+    )
+
+
+def test_a_model_from_nowhere_opens_as_our_pipeline_with_the_processor_given(tiny_model, processor):
+    opened = supclap.pipeline(tiny_model, processor=processor, device="cpu")
+    assert (opened.tokenizer, opened.feature_extractor) == (processor.tokenizer, processor.feature_extractor)
+
+
+def test_the_processor_given_wins_over_that_of_the_folder(checkpoint, tokenizer):
+    other = SupClapProcessor(SupClapFeatureExtractor(top_db=80.0), tokenizer)
+    assert supclap.pipeline(str(checkpoint), processor=other, device="cpu").feature_extractor.top_db == 80.0
+
+
+def test_a_model_from_nowhere_without_a_processor_is_refused(tiny_model):
+    with pytest.raises(ValueError, match="pass processor="):
+        supclap.pipeline(tiny_model)
+
+
+def test_a_path_object_opens_as_our_pipeline(checkpoint):
+    assert isinstance(supclap.pipeline(checkpoint, device="cpu"), SupClapZeroShotAudioClassificationPipeline)
 
 
 def test_the_files_of_a_saved_folder_cover_the_processing_code(checkpoint):
