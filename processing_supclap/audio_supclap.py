@@ -21,8 +21,8 @@ from .decoding_supclap import decode
 MAX_CHANNELS = 8
 # Float audio lives in [-1, 1]; loud masters overshoot by a few times, integers stored as floats by hundreds and more.
 MAX_FLOAT_PEAK = 64.0
-# Nobody samples sound below this; 16 or 44.1 is a rate given in kHz.
-MIN_SAMPLING_RATE = 1000
+# Nobody samples sound below this; 16 or 44.1 is a rate given in kHz. Nor above: 1-bit recordings take 5.6 MHz.
+MIN_SAMPLING_RATE, MAX_SAMPLING_RATE = 1000, 10_000_000
 # Samples of each channel converted at once; in stereo as float32 they take 128 KiB.
 PIECE = 16384
 # Elements in torchaudio's resampling kernel. 44100 -> 16000 takes 80 thousand; coprime rates can take gigabytes.
@@ -124,18 +124,39 @@ def to_array(audio: Any, name: str) -> np.ndarray:
     try:
         return np.asarray(audio)
     except ValueError as error:
-        raise ValueError(f"{name}: the nested lists are ragged, so they are no single clip ({error}).") from error
+        raise ValueError(
+            f"{name}: the nested lists are ragged, so they are no single clip ({error}). Of a pair (rate, samples) make "
+            "a dict {'array': samples, 'sampling_rate': rate}."
+        ) from error
+
+
+def as_clips(audio: Any) -> list:
+    """The clips of a list; anything else, and a list of plain numbers, is one clip."""
+    if not isinstance(audio, list | tuple):
+        return [audio]
+    if len(audio) == 0:
+        raise ValueError("audio is an empty list. Pass at least one clip.")
+    return [audio] if is_number(audio[0]) else list(audio)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number of Python, NumPy or torch."""
+    return isinstance(value, numbers.Real) or (
+        getattr(value, "ndim", None) == 0 and not isinstance(value, str | bytes)
+    )
 
 
 def check_sampling_rate(sampling_rate: Any, name: str) -> int:
     """A whole number of Hz as an `int`, or an error."""
-    if isinstance(sampling_rate, bool | np.bool_) or not isinstance(sampling_rate, numbers.Real):
+    if getattr(sampling_rate, "ndim", None) == 0:  # of NumPy or torch
+        sampling_rate = sampling_rate.item()
+    if isinstance(sampling_rate, bool) or not isinstance(sampling_rate, numbers.Real):
         raise TypeError(
             f"{name}: sampling_rate must be a whole number of Hz, got {sampling_rate!r}. Pass for example 44100."
         )
-    if not math.isfinite(sampling_rate) or sampling_rate != int(sampling_rate) or sampling_rate < MIN_SAMPLING_RATE:
+    if not MIN_SAMPLING_RATE <= sampling_rate <= MAX_SAMPLING_RATE or sampling_rate != int(sampling_rate):
         raise ValueError(
-            f"{name}: sampling_rate must be a whole number of Hz and at least {MIN_SAMPLING_RATE}, got "
+            f"{name}: sampling_rate must be a whole number of Hz from {MIN_SAMPLING_RATE} to {MAX_SAMPLING_RATE}, got "
             f"{sampling_rate!r}. Pass the rate the clip was recorded at in Hz (not kHz), for example 44100."
         )
     return int(sampling_rate)

@@ -8,7 +8,7 @@ import transformers
 from transformers import BatchFeature, SequenceFeatureExtractor
 from transformers.utils import cached_file
 
-from .audio_supclap import load_waveform
+from .audio_supclap import as_clips, load_waveform
 from .feature_extraction_supclap import SupClapFeatureExtractor, clip_workers
 
 
@@ -116,7 +116,7 @@ class SupClapEncoderFeatureExtractor(SequenceFeatureExtractor):
             raise ValueError("truncation is not supported: features cover the whole clip. Cut the audio beforehand.")
         if padding not in (True, "longest"):
             raise ValueError(f"padding must be True (to the longest clip), got {padding!r}.")
-        clips = SupClapFeatureExtractor._as_clips(raw_speech)
+        clips = as_clips(raw_speech)
         names = [f"audio[{i}]" for i in range(len(clips))] if len(clips) > 1 else ["audio"]
 
         def compute(clip: Any, name: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,7 +11,7 @@ import torch
 from transformers import BatchFeature, SequenceFeatureExtractor
 from transformers.audio_utils import mel_filter_bank
 
-from .audio_supclap import load_waveform
+from .audio_supclap import as_clips, load_waveform
 
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class SupClapFeatureExtractor(SequenceFeatureExtractor):
             raise ValueError("truncation is not supported: features cover the whole clip. Cut the audio beforehand.")
         if getattr(return_tensors, "value", return_tensors) not in ("pt", "np", None):
             raise ValueError(f"return_tensors must be 'pt' or 'np', got {return_tensors!r}.")
-        clips = self._as_clips(raw_speech)
+        clips = as_clips(raw_speech)
         names = [f"audio[{i}]" for i in range(len(clips))] if len(clips) > 1 else ["audio"]
         filters, window = torch.from_numpy(self.mel_filters).to(device), torch.from_numpy(self.window).to(device)
 
@@ -178,14 +178,6 @@ class SupClapFeatureExtractor(SequenceFeatureExtractor):
         if getattr(return_tensors, "value", return_tensors) == "pt":
             return BatchFeature(inputs)
         return BatchFeature({key: value.cpu().numpy() for key, value in inputs.items()})
-
-    @staticmethod
-    def _as_clips(audio: Any) -> list:
-        if not isinstance(audio, list | tuple):
-            return [audio]
-        if len(audio) == 0:
-            raise ValueError("audio is an empty list. Pass at least one clip.")
-        return [audio] if np.isscalar(audio[0]) and not isinstance(audio[0], str | bytes) else list(audio)
 
     @staticmethod
     def _padded_length(

@@ -1,15 +1,15 @@
 """Zero-shot audio classification: the stock pipeline's interface and output, without its silent wrong answers."""
 
 import copy
+import numbers
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 from transformers import ZeroShotAudioClassificationPipeline
 
-from .audio_supclap import load_waveform
+from .audio_supclap import is_number, load_waveform, to_array
 from .processing_supclap import SupClapProcessor
 from .text_supclap import check_texts, encode_text
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TEMPLATE = "This is a sound of {}."
 LABEL_BATCH_SIZE = 256
+SINGLE_CLIPS = (str, bytes, bytearray, memoryview, dict)  # which can be iterated over all the same
 PARAMETERS = (
     "candidate_labels",
     "hypothesis_template",
@@ -46,6 +47,10 @@ class _NamedClip(NamedTuple):
     audio: Any
 
 
+def _named(clips: Iterable) -> Iterator[_NamedClip]:
+    return (_NamedClip(f"audios[{i}]", clip) for i, clip in enumerate(clips))
+
+
 class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipeline):
     """Scores clips of any form and length against labels given in words.
 
@@ -62,8 +67,8 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
         """Classifies one clip, a list of clips, or a dataset or generator of clips.
 
         Args:
-            audios: A clip in any form that [`load_waveform`] takes, or a list of clips. A list of plain numbers is one
-                clip.
+            audios: A clip in any form that [`load_waveform`] takes, a row with one under `"audio"`, or several of them:
+                a list, a dataset, a column of one, or a generator. A list of plain numbers is one clip.
             candidate_labels (`list[str]` or `str`): The labels; a string is split at its commas.
             hypothesis_template (`str` or `list[str]`): Sentence with `{}` where the label goes. With several, the
                 embedding of a label is the normalised mean over the templates.
@@ -77,7 +82,8 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
             batch_size (`int`): Clips per forward pass. The scores do not depend on it.
 
         Returns:
-            `[{"score": float, "label": str}, ...]`, the highest score first; for a list, one such list per clip.
+            `[{"score": float, "label": str}, ...]`, the highest score first; for a list, one such list per clip; for
+            a dataset or generator, an iterator over them that reads clip by clip.
 
         Raises:
             TypeError: Unknown arguments, or of the wrong type.
@@ -89,10 +95,11 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
         if isinstance(audios, list | tuple):
             if len(audios) == 0:
                 raise ValueError("audios is an empty list. Pass at least one clip.")
-            if isinstance(audios[0], int | float):
-                audios = np.asarray(audios)
-            else:
-                audios = [_NamedClip(f"audios[{i}]", audio) for i, audio in enumerate(audios)]
+            audios = to_array(audios, "audio") if is_number(audios[0]) else list(_named(audios))
+        elif (
+            isinstance(audios, Iterable) and not isinstance(audios, SINGLE_CLIPS) and not hasattr(audios, "__array__")
+        ):
+            audios = _named(audios)
         # A model that comes out of training is in training mode, where dropout makes scores random.
         self.model.eval()
         return super().__call__(audios, **kwargs)
@@ -123,9 +130,9 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
             forward["hypothesis_template"] = check_templates(kwargs["hypothesis_template"])
         if kwargs.get("top_k") is not None:
             top_k = kwargs["top_k"]
-            if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1:
+            if isinstance(top_k, bool) or not isinstance(top_k, numbers.Integral) or top_k < 1:
                 raise ValueError(f"top_k must be a whole number of at least 1, got {top_k!r}.")
-            postprocess["top_k"] = top_k
+            postprocess["top_k"] = int(top_k)
         function = kwargs.get("function_to_apply")
         if kwargs.get("multi_label"):
             if self.model.logit_bias is None:
@@ -152,6 +159,8 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
 
     def preprocess(self, audio: Any, sampling_rate: int | None = None):
         name, audio = audio if isinstance(audio, _NamedClip) else ("audio", audio)
+        if isinstance(audio, dict) and "audio" in audio:  # a row of a dataset
+            audio = audio["audio"]
         rate = self.feature_extractor.sampling_rate
         waveform = load_waveform(audio, sampling_rate, rate, name, self.feature_extractor.hop_length)
         return self.feature_extractor([waveform], sampling_rate=rate, return_tensors="pt")

@@ -241,9 +241,10 @@ def test_every_dict_of_a_list_keeps_its_own_rate(extractor):
     assert batch.input_features_mask.sum(1).tolist() == [101, 101, 101]
 
 
-def test_a_list_of_numbers_is_one_clip(extractor):
+@pytest.mark.parametrize("form", [np.ndarray.tolist, list, lambda c: list(torch.from_numpy(c))])
+def test_a_list_of_numbers_is_one_clip(extractor, form):
     expected = extractor(noise(1600), sampling_rate=16000).input_features
-    torch.testing.assert_close(extractor(noise(1600).tolist(), 16000).input_features, expected, atol=0, rtol=0)
+    torch.testing.assert_close(extractor(form(noise(1600)), 16000).input_features, expected, atol=0, rtol=0)
 
 
 def test_a_bad_clip_is_named_by_its_position(extractor):

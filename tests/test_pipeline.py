@@ -9,6 +9,7 @@ import pytest
 import soundfile
 import torch
 from transformers import ZeroShotAudioClassificationPipeline
+from transformers.pipelines.pt_utils import KeyDataset
 
 import supclap
 from supclap import (
@@ -73,9 +74,10 @@ def test_the_highest_score_comes_first(pipe, clips):
     assert values == sorted(values, reverse=True)
 
 
-def test_top_k_keeps_the_highest(pipe, clips):
+@pytest.mark.parametrize("number", [int, np.int64])
+def test_top_k_keeps_the_highest(pipe, clips, number):
     everything = pipe(clips[0], candidate_labels=LABELS, **RATE)
-    assert pipe(clips[0], candidate_labels=LABELS, top_k=2, **RATE) == everything[:2]
+    assert pipe(clips[0], candidate_labels=LABELS, top_k=number(2), **RATE) == everything[:2]
 
 
 def test_none_gives_the_logits_of_the_model_with_its_bias(biased_pipe, processor, clips):
@@ -278,8 +280,8 @@ def test_a_clip_that_carries_its_rate_needs_no_other(pipe, clips, tmp_path, form
 
 @pytest.mark.parametrize(
     "form",
-    [torch.from_numpy, np.ndarray.tolist, lambda c: np.stack([c, c]), lambda c: np.stack([c, c], axis=1)],
-    ids=["tensor", "list of numbers", "(2, n)", "(n, 2)"],
+    [torch.from_numpy, np.ndarray.tolist, list, lambda c: np.stack([c, c]), lambda c: np.stack([c, c], axis=1)],
+    ids=["tensor", "list of numbers", "list of np.float32", "(2, n)", "(n, 2)"],
 )
 def test_other_forms_of_an_array_score_the_same(pipe, clips, form):
     expected = pipe(clips[0], candidate_labels=LABELS, **RATE)
@@ -319,6 +321,8 @@ def test_the_end_of_two_minutes_counts(pipe):
         (np.zeros(0), "audio: the audio is empty"),
         (np.full(16000, np.nan), "audio: sample 0 is nan"),
         (np.zeros(80), "audio: too short"),
+        ((16000, np.zeros(16000)), r"Of a pair \(rate, samples\) make a dict"),
+        ({"label": "dog"}, r"audio: a dict with keys \['label'\] holds no audio"),
         ([np.zeros(16000), np.full(16000, np.nan)], r"audios\[1\]: sample 0 is nan"),
         ([np.zeros(16000), "gone.wav"], r"audios\[1\] \(gone\.wav\): the path does not exist"),
     ],
@@ -339,9 +343,16 @@ def test_a_bare_array_without_a_rate_is_refused(pipe, clips):
         pipe(clips[0], candidate_labels=LABELS)
 
 
-def test_a_rate_of_zero_is_refused(pipe, clips):
+@pytest.mark.parametrize("rate", [0, 10**9])
+def test_a_rate_that_no_recorder_has_is_refused(pipe, clips, rate):
     with pytest.raises(ValueError, match="sampling_rate must be a whole number of Hz"):
-        pipe(clips[0], candidate_labels=LABELS, sampling_rate=0)
+        pipe(clips[0], candidate_labels=LABELS, sampling_rate=rate)
+
+
+@pytest.mark.parametrize("number", [np.int64, np.array, torch.tensor])
+def test_a_rate_may_be_a_number_of_numpy_or_torch(pipe, clips, number):
+    expected = pipe(clips[0], candidate_labels=LABELS, **RATE)
+    assert pipe(clips[0], candidate_labels=LABELS, sampling_rate=number(16000)) == expected
 
 
 def test_weights_that_are_not_finite_raise(pipe, clips):
@@ -378,6 +389,40 @@ def test_a_generator_of_clips_is_streamed(pipe, clips):
     results = list(pipe((clip for clip in clips), candidate_labels=LABELS, **RATE))
     for result, one in zip(results, expected, strict=True):
         assert_same(result, one)
+
+
+@pytest.fixture
+def dataset(clips, tmp_path):
+    """Rows of a sound file and a label."""
+    datasets = pytest.importorskip("datasets", reason="it is an extra")
+    for number, clip in enumerate(clips):
+        soundfile.write(tmp_path / f"{number}.wav", clip, 16000, subtype="FLOAT")
+    files = [str(tmp_path / f"{number}.wav") for number in range(len(clips))]
+    rows = datasets.Dataset.from_dict({"audio": files, "label": ["x"] * len(clips)})
+    return rows.cast_column("audio", datasets.Audio(decode=False))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [lambda d: d, lambda d: d["audio"], lambda d: d.to_iterable_dataset(), lambda d: KeyDataset(d, "audio")],
+    ids=["rows", "column", "stream", "KeyDataset"],
+)
+def test_a_dataset_is_scored_clip_by_clip(pipe, clips, dataset, form):
+    expected = pipe(clips, candidate_labels=LABELS, **RATE)
+    results = list(pipe(form(dataset), candidate_labels=LABELS, batch_size=2))
+    assert len(results) == len(clips)
+    for result, one in zip(results, expected, strict=True):
+        assert_same(result, one)
+
+
+def test_a_bad_clip_of_a_generator_is_named(pipe, clips):
+    with pytest.raises(ValueError, match=r"audios\[1\]: sample 0 is nan"):
+        list(pipe((clip for clip in (clips[0], np.full(16000, np.nan))), candidate_labels=LABELS, **RATE))
+
+
+def test_paths_as_numpy_has_them_are_clips(pipe, dataset):
+    paths = list(np.array([row["audio"]["path"] for row in dataset]))
+    assert len(pipe(paths, candidate_labels=LABELS)) == len(paths)
 
 
 def test_a_tuple_is_a_list_of_clips(pipe, clips):
