@@ -12,6 +12,8 @@ from torch import nn
 
 from modeling_supclap import SupClapModel
 from processing_supclap import SupClapFeatureExtractor, SupClapProcessor, load_waveform
+from processing_supclap.audio_supclap import as_clips
+from processing_supclap.text_supclap import check_texts
 
 
 if TYPE_CHECKING:
@@ -117,21 +119,22 @@ class OnnxSupClap:
             for name in (AUDIO_GRAPH, TEXT_GRAPH)
         )
 
-    def embed_audio(self, clips: list[Any], sampling_rate: int | None = None) -> np.ndarray:
-        """`(n, projection_dim)` of clips in any form that [`load_waveform`] takes."""
+    def embed_audio(self, clips: Any, sampling_rate: int | None = None) -> np.ndarray:
+        """`(n, projection_dim)` of a clip, or a list of clips, in any form that [`load_waveform`] takes."""
         rate, shortest = self.description["sampling_rate"], self.description["hop_length"]
         waveforms = [
-            load_waveform(clip, sampling_rate, rate, f"audio[{i}]", shortest).numpy() for i, clip in enumerate(clips)
+            load_waveform(clip, sampling_rate, rate, f"audio[{i}]", shortest).numpy()
+            for i, clip in enumerate(as_clips(clips))
         ]
         lengths = np.array([len(waveform) for waveform in waveforms])
         padded = np.stack([np.pad(waveform, (0, lengths.max() - len(waveform))) for waveform in waveforms])
         return self.audio.run(None, {"waveform": padded, "lengths": lengths})[0]
 
-    def embed_texts(self, texts: list[str]) -> np.ndarray:
-        """`(n, projection_dim)` of texts, cut at the tokenizer's limit."""
+    def embed_texts(self, texts: str | list[str]) -> np.ndarray:
+        """`(n, projection_dim)` of a text or a list of texts, cut at the tokenizer's limit."""
         limit = self.description["max_text_length"]
         tokens = self.tokenizer(
-            texts,
+            check_texts(texts, "text"),
             padding=True,
             truncation=limit is not None,
             max_length=limit,

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import soundfile
 import torch
 from transformers import AutoTokenizer
 
@@ -78,6 +79,20 @@ def test_texts_of_any_length_and_batch_embed_as_in_torch(exported, processor):
     expected = model.get_text_features(**processor(text=texts)).pooler_output.numpy()
     np.testing.assert_allclose(session.embed_texts(texts), expected, atol=1e-4)
     np.testing.assert_allclose(session.embed_texts(texts[:1])[0], expected[0], atol=1e-4)
+
+
+def test_a_single_clip_or_text_embeds_as_a_list_of_one(exported, tmp_path):
+    session = OnnxSupClap(exported[1] / "float32")
+    soundfile.write(tmp_path / "clip.wav", 0.1 * np.random.default_rng(0).standard_normal(16000), 16000)
+    path = str(tmp_path / "clip.wav")
+    np.testing.assert_array_equal(session.embed_audio(path), session.embed_audio([path]))
+    np.testing.assert_array_equal(session.embed_texts("rain"), session.embed_texts(["rain"]))
+
+
+@pytest.mark.parametrize("embed", ["embed_audio", "embed_texts"])
+def test_an_empty_list_is_refused(exported, embed):
+    with pytest.raises(ValueError, match=r"is an empty list\. Pass at least one"):
+        getattr(OnnxSupClap(exported[1] / "float32"), embed)([])
 
 
 def test_the_folder_says_what_its_users_need(exported):
