@@ -1,10 +1,12 @@
 """The card of a checkpoint, written from the files that a run leaves beside the weights, and `supclap card`."""
 
+import csv
 import json
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from modeling_supclap.configuration_supclap import PIPELINE_TASK
 from supclap.licences import UNKNOWN, LicenceVerdict, part_licences, propagate
@@ -13,6 +15,7 @@ from supclap.run_record import RUN_FILE
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCard
+    from transformers import SequenceFeatureExtractor
 
 TEMPLATE = Path(__file__).parent / "model_card_template.md"
 CARD = "README.md"
@@ -20,6 +23,8 @@ MARKER = "<!-- Written by `supclap card`"
 CURVES = "training_curves.png"
 RESULTS = "results.json"
 RECIPE = "recipe.json"
+PROCESSOR = "processor_config.json"
+EMISSIONS = "emissions.csv"  # as codecarbon names it
 CITATION = """@inproceedings{luo2026supclap,
   title     = {{SupCLAP}: Controlling Optimization Trajectory Drift in Audio-Text Contrastive Learning with Support
                Vector Regularization},
@@ -73,6 +78,7 @@ class Facts:
     recipe: dict = field(default_factory=dict)
     results: dict = field(default_factory=dict)
     run: dict = field(default_factory=dict)
+    emissions: list[float] = field(default_factory=list)
 
     @classmethod
     def read(cls, folder: str | Path) -> "Facts":
@@ -83,7 +89,7 @@ class Facts:
             ValueError: It holds another model, or one of the files is no JSON.
         """
         folder = Path(folder)
-        for name in ("config.json", "processor_config.json"):
+        for name in ("config.json", PROCESSOR):
             if not (folder / name).is_file():
                 raise FileNotFoundError(
                     f"{folder} has no {name}, so it is no whole checkpoint. Name a folder that a training run, "
@@ -93,11 +99,22 @@ class Facts:
         if config.get("model_type") != "supclap":
             raise ValueError(f"{folder} holds a {config.get('model_type')!r} model, not 'supclap'.")
         others = [read_json(folder / name) for name in (RECIPE, RESULTS, RUN_FILE)]
-        return cls(folder, config, read_json(folder / "processor_config.json"), *others)
+        return cls(folder, config, read_json(folder / PROCESSOR), *others, read_emissions(folder / EMISSIONS))
 
     @property
     def data_name(self) -> str:
         return Path(self.recipe["data_dir"]).name if self.recipe.get("data_dir") else "unnamed data"
+
+
+class _Fields(dict):
+    """An object of a JSON file; a field that it lacks is an error that names the file."""
+
+    def __init__(self, path: Path, fields: dict):
+        super().__init__(fields)
+        self.path = path
+
+    def __missing__(self, key: str) -> NoReturn:
+        raise ValueError(f"{self.path} is not whole: {key!r} is missing. Restore or remove it.")
 
 
 def read_json(path: Path) -> dict:
@@ -105,12 +122,29 @@ def read_json(path: Path) -> dict:
     if not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"), object_hook=partial(_Fields, path))
     except ValueError as error:
         raise ValueError(f"{path} is no JSON: {error}. Restore or remove it.") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds {type(content).__name__}, not an object. Restore or remove it.")
     return content
+
+
+def read_emissions(path: Path) -> list[float]:
+    """kg of CO2 equivalents in codecarbon's file, one number for each process of the run; empty without the file.
+
+    Raises:
+        ValueError: The file is none of codecarbon's.
+    """
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        try:
+            # The rows of a process count up, so its last one holds all of it.
+            last = {row["run_id"]: float(row["emissions"]) for row in csv.DictReader(file)}
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} is no whole file of codecarbon ({error!r}). Restore or remove it.") from error
+    return list(last.values())
 
 
 def write_card(
@@ -153,8 +187,7 @@ def build_card(folder: str | Path, model_id: str | None = None, licence: str | N
     verdict = propagate(tower_licences(facts), training_licences(facts), licence)
     results = evaluation_results(facts)
     sigmoid = facts.config.get("logit_bias_init_value") is not None
-    audio, text = facts.config["audio_config"], facts.config["text_config"]
-    extractor = facts.processor["feature_extractor"]
+    extractor = _extractor(facts)
     data = ModelCardData(
         model_name=name,
         license=verdict.licence,
@@ -165,15 +198,16 @@ def build_card(folder: str | Path, model_id: str | None = None, licence: str | N
         base_model=_base_models(facts) or None,
         tags=["supclap", "clap", "audio", "contrastive", "custom_code", "feature-extraction", "sentence-transformers"],
         eval_results=results or None,
+        co2_eq_emissions=_emissions(facts),
     )
     return ModelCard.from_template(
         data,
         template_str=TEMPLATE.read_text(encoding="utf-8"),
-        model_id=model_id or str(folder),
+        model_id=_quoted(model_id or str(folder)),
         summary=_summary(facts),
         pipeline_task=PIPELINE_TASK,
-        template=(facts.recipe.get("zero_shot_templates") or ["This is a sound of {}."])[0],
-        sampling_rate=extractor["sampling_rate"],
+        template=_quoted((facts.recipe.get("zero_shot_templates") or ["This is a sound of {}."])[0]),
+        sampling_rate=extractor.sampling_rate,
         architecture=_architecture(facts),
         evaluation=_evaluation(facts, results),
         training=_training(facts),
@@ -181,11 +215,9 @@ def build_card(folder: str | Path, model_id: str | None = None, licence: str | N
         compute=_compute(facts),
         licence=_licence(verdict),
         probability=", unless asked for with `multi_label=True`" if sigmoid else "",
-        text_limit=_text_limit(text),
-        window=f"{audio['target_length'] * extractor['hop_length'] / extractor['sampling_rate']:g}"
-        if "target_length" in audio
-        else "the window of the audio encoder",
-        shortest=f"{1000 * extractor['hop_length'] / extractor['sampling_rate']:g}",
+        text_limit=_text_limit(facts.config["text_config"]),
+        window=f"{_window_seconds(facts):g}",
+        shortest=f"{1000 * extractor.hop_length / extractor.sampling_rate:g}",
         citation=CITATION,
     )
 
@@ -250,7 +282,7 @@ def evaluation_results(facts: Facts) -> list["EvalResult"]:
     pool = results.get("pool_size")
     retrieval = {"n_clips": results.get("n_clips"), "pool_size": pool or results.get("n_clips")}
     if facts.recipe.get("test_scenes"):
-        retrieval["scenes"] = facts.recipe["test_scenes"]
+        retrieval["scenes"] = dict(facts.recipe["test_scenes"])
     chosen_on = results.get("chosen_on")
     if len(results.get("languages") or ()) > 1:
         retrieval["mean_over_languages"] = results["languages"]
@@ -344,15 +376,39 @@ def _architecture(facts: Facts) -> str:
     rows.append(
         f"- projections: {layers} linear layer{'s' if layers != 1 else ''} each, to {facts.config['projection_dim']}"
     )
-    extractor = facts.processor["feature_extractor"]
+    extractor = _extractor(facts)
+    features = getattr(extractor, "encoder_feature_extractor", extractor)
+    bands = getattr(features, "num_mel_bins", features.feature_size)  # the first is AST's name
     rows.append(
-        f"- input: {extractor['sampling_rate']} Hz mono (other rates and channels are converted), "
-        f"{extractor['feature_size']} mel bands"
+        f"- input: {extractor.sampling_rate} Hz mono (other rates and channels are converted), "
+        + ("the waveform itself" if bands == 1 else f"{bands} mel bands")
     )
     count = _parameter_count(facts.folder)
     if count:
         rows.append(f"- parameters: {count / 1e6:.1f} million")
     return "\n".join(rows)
+
+
+def _extractor(facts: Facts) -> "SequenceFeatureExtractor":
+    import processing_supclap
+
+    fields = facts.processor["feature_extractor"]
+    kinds = ("SupClapFeatureExtractor", "SupClapEncoderFeatureExtractor")
+    if fields["feature_extractor_type"] not in kinds:
+        raise ValueError(
+            f"{facts.folder / PROCESSOR}: feature_extractor_type is {fields['feature_extractor_type']!r}, not one of "
+            f"{', '.join(kinds)}. Save the processor again."
+        )
+    return getattr(processing_supclap, fields["feature_extractor_type"]).from_dict(fields)
+
+
+def _window_seconds(facts: Facts) -> float:
+    """Length of the clip that the audio encoder takes at once."""
+    extractor, audio = _extractor(facts), facts.config["audio_config"]
+    if audio["model_type"] == "supclap_ced":
+        return audio["target_length"] * extractor.hop_length / extractor.sampling_rate
+    # encoders of waveforms leave the windows to the model, which counts samples
+    return (extractor.window_samples or facts.config["audio_window"]) / extractor.sampling_rate
 
 
 def _parameter_count(folder: Path) -> int:
@@ -411,16 +467,44 @@ def _compute(facts: Facts) -> str:
     if not facts.run:
         return "Nothing is recorded about the hardware or the time."
     run, machine = facts.run, facts.run["machine"]
-    accelerators = machine["accelerators"]
-    hardware = f"{len(accelerators)} x {accelerators[0]}" if accelerators else machine["processor"]
     resumed = f" (this part of a resumed run; the time before step {run['first_step']} is not recorded)"
     versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
     return (
-        f"{hardware}, {machine['processes']} process(es) of {machine['threads']} thread(s). Steps {run['first_step']} to "
+        f"{_hardware(facts)}, {machine['processes']} process(es) of {machine['threads']} thread(s). Steps {run['first_step']} to "
         f"{run['last_step']} with their validation took {run['seconds'] / 60:.1f} minutes"
-        f"{resumed if run['first_step'] else ''}. Python {machine['python']}, {versions}. "
-        "Energy and CO2 were not measured."
+        f"{resumed if run['first_step'] else ''}. Python {machine['python']}, {versions}. {_emissions_text(facts)}"
     )
+
+
+def _hardware(facts: Facts) -> str:
+    machine = facts.run["machine"]
+    accelerators = machine["accelerators"]
+    return f"{len(accelerators)} x {accelerators[0]}" if accelerators else machine["processor"]
+
+
+def _emissions(facts: Facts) -> dict | None:
+    """The entry of the card's metadata, in the Hub's unit."""
+    if not (facts.run and facts.emissions):
+        return None
+    return {
+        "emissions": float(f"{1000 * sum(facts.emissions):.4g}"),  # g
+        "source": "codecarbon",
+        "training_type": "fine-tuning" if facts.recipe.get("model") else "pre-training",
+        "hardware_used": _hardware(facts),
+    }
+
+
+def _emissions_text(facts: Facts) -> str:
+    if not facts.emissions:
+        return (
+            "Energy and CO2 were not measured; with `pip install codecarbon` and `report_to: codecarbon` in the "
+            "`training` section a run measures them."
+        )
+    processes = len(facts.emissions)
+    parts = (
+        f" in the {processes} of its parts that were not killed" if processes > 1 or facts.run["first_step"] else ""
+    )
+    return f"By codecarbon's estimate, training emitted {sum(facts.emissions):.3g} kg of CO2 equivalents{parts}."
 
 
 def _licence(verdict: LicenceVerdict) -> str:
@@ -432,6 +516,11 @@ def _licence(verdict: LicenceVerdict) -> str:
 def _text_limit(config: dict) -> str:
     limit = config.get("max_position_embeddings")
     return f"up to {limit} tokens" if limit else "as many tokens as its tokenizer allows"
+
+
+def _quoted(text: str) -> str:
+    """A string as Python code writes it, in double quotes."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _without_folders(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """The card says what the run recorded, and nothing else; its snippets run."""
 
+import ast
 import dataclasses
 import json
 import os
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 from huggingface_hub import ModelCard
+from test_audio_encoders import build
 
 from supclap.cli import main
 from supclap.config import DataArguments, ModelArguments
@@ -79,6 +81,10 @@ def run_folder(checkpoint, tmp_path):
     return checkpoint
 
 
+def snippets_of(card):
+    return re.findall(r"```python\n(.*?)```", card.read_text(), flags=re.DOTALL)
+
+
 def set_recipe(folder, **changes):
     """Changes the recipe of the run, which ends again."""
     recipe = json.loads((folder / "recipe.json").read_text())
@@ -118,7 +124,7 @@ def test_the_text_tells_data_objective_settings_machine_and_curves(run_folder):
     assert "InfoNCE in both directions, summed, and support vector regularisation in both directions" in text
     assert "| learning_rate | 5e-05 |" in text
     assert "took 1.5 minutes" in text
-    assert "Energy and CO2 were not measured" in text
+    assert "Energy and CO2 were not measured; with `pip install codecarbon` and `report_to: codecarbon`" in text
     assert "](training_curves.png)" in text
     assert "| audio-text retrieval: text to audio, recall@1 | 25.0 | 12.5 to 50.0 | 2 |" in text
 
@@ -171,6 +177,40 @@ def test_the_card_lists_the_mixture_the_languages_and_the_leak_lists(run_folder,
     assert '| exclude_leaks_of | ["audiocaps", "own.csv"] |' in text
     assert "| choose_checkpoint_on | test |" in text
     assert str(tmp_path) not in text
+
+
+def write_emissions(folder, *rows):
+    lines = ["timestamp,project_name,run_id,duration,emissions", *rows]
+    (folder / "emissions.csv").write_text("\n".join(lines) + "\n")
+
+
+def test_the_emissions_that_codecarbon_wrote_are_in_metadata_and_text(run_folder):
+    write_emissions(run_folder, "2026-01-02T03:04:05,codecarbon,a,90.5,0.0125")
+    card = ModelCard.load(write_card(run_folder))
+    machine = json.loads((run_folder / "run.json").read_text())["machine"]
+    hardware = f"{len(machine['accelerators'])} x {machine['accelerators'][0]}" if machine["accelerators"] else None
+    assert card.data.co2_eq_emissions == {
+        "emissions": 12.5,  # the Hub counts in grams
+        "source": "codecarbon",
+        "training_type": "pre-training",
+        "hardware_used": hardware or machine["processor"],
+    }
+    assert "training emitted 0.0125 kg of CO2 equivalents." in card.text
+    assert "not measured" not in card.text
+
+
+def test_the_emissions_of_a_resumed_run_are_those_of_each_process_once(run_folder):
+    record_run(run_folder, manifest_of(ROWS), seconds=90, first_step=8, last_step=12, processes=1)
+    write_emissions(run_folder, "t,p,a,1,0.001", "t,p,a,2,0.002", "t,p,b,1,0.004")
+    card = ModelCard.load(write_card(run_folder))
+    assert card.data.co2_eq_emissions["emissions"] == 6
+    assert "0.006 kg of CO2 equivalents in the 2 of its parts that were not killed." in card.text
+
+
+def test_a_torn_file_of_emissions_is_named(run_folder):
+    write_emissions(run_folder, "t,p,a,1,")
+    with pytest.raises(ValueError, match=r"emissions\.csv is no whole file of codecarbon"):
+        write_card(run_folder)
 
 
 def test_the_card_names_no_folder_of_the_machine(run_folder, tmp_path):
@@ -266,6 +306,55 @@ def test_a_torn_record_is_named(checkpoint):
         write_card(checkpoint)
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "field"),
+    [("run.json", {"data": {}}, "train"), ("processor_config.json", {}, "feature_extractor")],
+)
+def test_a_record_that_lacks_a_field_is_named_with_the_field(run_folder, file, content, field):
+    (run_folder / file).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=rf"{re.escape(file)} is not whole: '{field}' is missing"):
+        write_card(run_folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "input_features"),
+    [
+        ("ast", "32 mel bands"),
+        ("htsat", "16 mel bands"),
+        ("whisper", "20 mel bands"),
+        ("wav2vec2", "the waveform itself"),
+        ("hubert", "the waveform itself"),
+        ("wavlm", "the waveform itself"),
+    ],
+)
+def test_the_card_tells_what_another_encoder_hears_and_its_window_of_a_second(
+    name, input_features, tokenizer, tmp_path
+):
+    for part in build(name, tokenizer):
+        part.save_pretrained(tmp_path)
+    text = write_card(tmp_path).read_text()
+    assert f"(other rates and channels are converted), {input_features}\n" in text
+    assert "Clips longer than 1 s are embedded" in text
+
+
+def test_the_card_of_a_ced_tells_its_mel_bands_and_window(checkpoint):
+    text = write_card(checkpoint).read_text()
+    assert "(other rates and channels are converted), 64 mel bands\n" in text
+    assert "Clips longer than 10.12 s are embedded" in text
+
+
+def test_a_template_with_quotes_is_quoted_in_the_snippet(run_folder):
+    template = 'they say "{}" \\ loudly'
+    set_recipe(run_folder, zero_shot_templates=[template])
+    snippet = next(code for code in snippets_of(write_card(run_folder)) if "hypothesis_template" in code)
+    values = {
+        node.arg: node.value.value
+        for node in ast.walk(ast.parse(snippet))
+        if isinstance(node, ast.keyword) and isinstance(node.value, ast.Constant)
+    }
+    assert values["hypothesis_template"] == template
+
+
 def test_the_revision_of_a_split_changes_with_a_caption():
     changed = [{**ROWS["test"][0], "captions": ["a cat", "a cat purrs"]}]
     assert describe_split(changed)["revision"] != describe_split(ROWS["test"])["revision"]
@@ -306,7 +395,7 @@ def test_a_record_without_hashes_reads_no_audio():
 
 def test_the_three_snippets_of_a_card_run(run_folder, tmp_path):
     pytest.importorskip("sentence_transformers", reason="it is an extra")
-    snippets = re.findall(r"```python\n(.*?)```", write_card(run_folder).read_text(), flags=re.DOTALL)
+    snippets = snippets_of(write_card(run_folder))
     assert len(snippets) == 3
     soundfile.write(tmp_path / "clip.wav", 0.1 * np.random.default_rng(0).standard_normal(44100), 44100)
     done = subprocess.run(
