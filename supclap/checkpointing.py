@@ -1,7 +1,8 @@
 """Checkpoints that are whole or absent: a kill, a full disk or an unwritable folder leaves the earlier ones intact."""
 
 import shutil
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -13,14 +14,18 @@ from supclap.ema import WeightAverage
 
 
 STAGING = "_incomplete"
+# what torch's zip writer, which raises RuntimeErrors of several kinds where a disk is full, has in their messages
+_ZIP_WRITER = ("PytorchStreamWriter", "inline_container", "iostream")
 
 
 class CheckpointError(OSError):
-    """A checkpoint that could not be written; the message names the cause and the last whole one."""
+    """A checkpoint or model that could not be written; the message names the cause and the last whole checkpoint."""
 
 
 class CheckpointingTrainer(Trainer):
-    """A `Trainer` whose checkpoints appear whole, with the manifest of the data and the weights of the average."""
+    """A `Trainer` whose checkpoints and model appear whole, with the manifest of the data and the weights of the
+    average.
+    """
 
     manifest: dict | None = None
     _ema: WeightAverage | None = None
@@ -39,6 +44,21 @@ class CheckpointingTrainer(Trainer):
         folder = super()._get_output_dir(trial)
         return str(Path(folder) / STAGING) if self._staging else folder
 
+    @contextmanager
+    def _whole(self, run_dir: Path, name: str) -> Iterator[None]:
+        """Removes what lies beside its place after the write, also one that failed, which it reports."""
+        try:
+            yield
+        except (OSError, RuntimeError, SafetensorError) as error:
+            shutil.rmtree(run_dir / STAGING, ignore_errors=True)  # first, so that the free space told is right
+            if isinstance(error, RuntimeError) and not any(word in str(error) for word in _ZIP_WRITER):
+                raise
+            raise CheckpointError(_write_failure(run_dir, name, error)) from error
+        finally:
+            self._staging = False
+            if self.args.should_save:
+                shutil.rmtree(run_dir / STAGING, ignore_errors=True)
+
     def _save_checkpoint(self, model, trial) -> None:
         """Writes a checkpoint beside its place and moves it there when it is whole, so that a kill leaves no half.
 
@@ -52,7 +72,7 @@ class CheckpointingTrainer(Trainer):
             shutil.rmtree(run_dir / STAGING, ignore_errors=True)
         self.accelerator.wait_for_everyone()
         self._staging = True
-        try:
+        with self._whole(run_dir, name):
             with self._averaged():
                 super()._save_checkpoint(model, trial)
             if self._ema is not None and self.args.should_save:
@@ -67,16 +87,7 @@ class CheckpointingTrainer(Trainer):
                 if (run_dir / name).exists():
                     (run_dir / name).replace(run_dir / STAGING / "replaced")
                 staged.replace(run_dir / name)
-        except (OSError, RuntimeError, SafetensorError) as error:
-            # torch reports a failed write as a RuntimeError of its zip writer
-            if isinstance(error, RuntimeError) and "PytorchStreamWriter" not in str(error):
-                raise
-            shutil.rmtree(run_dir / STAGING, ignore_errors=True)
-            raise CheckpointError(_write_failure(run_dir, name, error)) from error
-        finally:
-            self._staging = False
         if self.args.should_save:
-            shutil.rmtree(run_dir / STAGING, ignore_errors=True)
             rotate_checkpoints(
                 output_dir=str(run_dir),
                 save_total_limit=self.args.save_total_limit,

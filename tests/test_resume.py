@@ -168,14 +168,19 @@ def test_torchrun_passes_sigterm_on_and_both_processes_stop_at_one_step_to_go_on
     assert_same_run(tmp_path / "asked", tmp_path / "whole", step=STEPS)
 
 
-def test_a_full_disk_is_named_and_leaves_the_last_checkpoint_to_go_on_from(long_recipe, tmp_path):
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.pt"])
+def test_a_full_disk_is_named_and_leaves_the_last_checkpoint_to_go_on_from(long_recipe, tmp_path, file):
+    sizes = {path.name: path.stat().st_size for path in (long_recipe.parent / "run" / f"checkpoint-{STEPS}").iterdir()}
+    limit = sizes[file] - 10_000
+    assert (file == "optimizer.pt") == (sizes["model.safetensors"] < limit), "another file is the first to fail"
     folder = tmp_path / "full"
     run = _runs.start(long_recipe, "--output_dir", str(folder))
     assert wait_for((folder / "checkpoint-6").exists, run)
-    resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+    resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     assert run.wait() == 1
-    assert re.search(r"error: checkpoint-\d+ could not be written to .*File too large.*GiB free", run.text)
+    assert re.search(r"error: checkpoint-\d+ could not be written to .*GiB free", run.text)
     assert re.search(r"Checkpoint-\d+ is whole. Free space there", run.text)
+    assert "Traceback" not in run.text
     assert not (folder / "_incomplete").exists()
     _runs.finish(long_recipe, "--output_dir", str(folder))
     assert_same_run(folder, long_recipe.parent / "run", step=STEPS)
