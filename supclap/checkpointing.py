@@ -40,6 +40,24 @@ class CheckpointingTrainer(Trainer):
         if self.manifest is not None:
             save_manifest(self.manifest, output_dir or self.args.output_dir)
 
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Saves the model as the parent does; into the folder of the run whole or not at all.
+
+        Raises:
+            CheckpointError: The disk is full or the folder cannot be written. What was there is as it was.
+        """
+        if output_dir is not None:
+            super().save_model(output_dir, _internal_call)
+            return
+        run_dir = Path(self.args.output_dir)
+        staged = run_dir / STAGING / "model"
+        with self._whole(run_dir, "the model"):
+            super().save_model(str(staged), _internal_call)
+            self.accelerator.wait_for_everyone()
+            if self.args.should_save:
+                for path in staged.iterdir():
+                    path.replace(run_dir / path.name)
+
     def _get_output_dir(self, trial) -> str:
         folder = super()._get_output_dir(trial)
         return str(Path(folder) / STAGING) if self._staging else folder

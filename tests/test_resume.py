@@ -15,6 +15,8 @@ import torch
 from conftest import write_recipe
 from safetensors.torch import load_file
 
+from supclap.checkpointing import CheckpointError
+
 
 STEPS = 18
 
@@ -184,6 +186,24 @@ def test_a_full_disk_is_named_and_leaves_the_last_checkpoint_to_go_on_from(long_
     assert not (folder / "_incomplete").exists()
     _runs.finish(long_recipe, "--output_dir", str(folder))
     assert_same_run(folder, long_recipe.parent / "run", step=STEPS)
+
+
+def test_a_full_disk_when_the_model_is_saved_names_the_whole_checkpoint_and_leaves_no_half_model(
+    make_trainer, tmp_path
+):
+    trainer = make_trainer(max_steps=1, save_strategy="steps", save_steps=1)
+    trainer.train()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(CheckpointError, match="^the model could not be written .* Checkpoint-1 is whole"):
+            trainer.save_model()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-1"]
+    trainer.save_model()
+    assert load_file(tmp_path / "model.safetensors")
+    assert not (tmp_path / "_incomplete").exists()
 
 
 def test_an_output_folder_that_cannot_be_made_is_named_before_training(recipe, tmp_path):
