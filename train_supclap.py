@@ -1,8 +1,8 @@
 """Trains a SupCLAP model from a recipe: `accelerate launch train_supclap.py configs/x.yaml [--key value ...]`.
 
 Run again after a kill, the same command goes on from the last checkpoint. At the end it evaluates the model on the
-test split, saves it to `output_dir` as a standard checkpoint and says where everything is. Asked to end (SIGTERM), it
-writes a checkpoint and exits with status 75, leaving the file `preempted` in `output_dir`.
+test split, saves it to `output_dir` as a standard checkpoint and says where everything is. Asked to end (SIGTERM, Ctrl-C),
+it writes a checkpoint and exits with status 75, leaving the file `preempted` in `output_dir`.
 """
 
 import atexit
@@ -14,6 +14,7 @@ from pathlib import Path
 from supclap.config import RecipeError, parse_recipe
 from supclap.data.sources import DataError
 from supclap.errors import SettingsError
+from supclap.preemption import PreemptionCallback
 
 
 def main(argv: list[str] | None = None) -> dict:
@@ -32,8 +33,14 @@ def main(argv: list[str] | None = None) -> dict:
 
         print(USAGE if "-h" in argv else USAGE + "\n" + all_keys())
         return {}
+    with PreemptionCallback() as preemption:
+        return _run(argv, preemption)
+
+
+def _run(argv: list[str], preemption: PreemptionCallback) -> dict:
     dry_run = "--dry-run" in argv
     model_args, data_args, training_args = parse_recipe([word for word in argv if word != "--dry-run"])
+    preemption.start(None if dry_run else training_args.output_dir)
 
     from transformers import ProgressCallback, set_seed
     from transformers.trainer_utils import get_last_checkpoint
@@ -45,7 +52,6 @@ def main(argv: list[str] | None = None) -> dict:
     from supclap.data.sources import load_splits
     from supclap.guard import GuardRailsCallback
     from supclap.plan import plan
-    from supclap.preemption import PREEMPTED_EXIT_CODE, PREEMPTED_FILE, PreemptionCallback
     from supclap.report import evaluate_and_report
     from supclap.trainer import SupClapTrainer
 
@@ -84,8 +90,7 @@ def main(argv: list[str] | None = None) -> dict:
         batch_size = training_args.train_batch_size * training_args.world_size
         recipe.fit_input_statistics(model, clips, collator, batches, batch_size)
 
-    (Path(training_args.output_dir) / PREEMPTED_FILE).unlink(missing_ok=True)
-    preemption, guard_rails = PreemptionCallback(), GuardRailsCallback(model.config.logit_scale_max)
+    guard_rails = GuardRailsCallback(model.config.logit_scale_max)
     manifest = None
     if training_args.should_save:
         manifest = build_manifest(
@@ -123,10 +128,7 @@ def main(argv: list[str] | None = None) -> dict:
         seconds = trainer.train(resume_from_checkpoint=last_checkpoint).metrics["train_runtime"]
     finally:
         progress.close()
-    if preemption.preempted:
-        if trainer.is_world_process_zero():
-            print(f"ended by SIGTERM at step {trainer.state.global_step}; run the same command again to go on.")
-        sys.exit(PREEMPTED_EXIT_CODE)
+    preemption.end_training(trainer.state.global_step)
     trainer.save_model()
     first_step = int(last_checkpoint.rsplit("-", 1)[1]) if last_checkpoint else 0
     results = evaluate_and_report(trainer, splits, evaluation.get("test"), seconds, first_step)
@@ -154,3 +156,5 @@ if __name__ == "__main__":
         main()
     except (SettingsError, DataError, OSError, ArithmeticError) as error:
         sys.exit(f"error: {in_one_line(error)}")
+    except KeyboardInterrupt:
+        sys.exit(130)

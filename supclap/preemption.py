@@ -1,8 +1,10 @@
-"""A run that is asked to end (SIGTERM) writes a checkpoint first, so that the same command goes on without loss."""
+"""A run that is asked to end (SIGTERM, Ctrl-C) writes a checkpoint first, so that the same command goes on without loss."""
 
+import os
 import signal
+import sys
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 
 import torch
 import torch.distributed as dist
@@ -16,29 +18,76 @@ PREEMPTED_FILE = "preempted"
 
 
 class PreemptionCallback(TrainerCallback):
-    """On SIGTERM, ends training with a checkpoint after the step (and the evaluation, if one is due) in progress.
+    """On SIGTERM or Ctrl-C inside the context, ends the process with status 75 and the file `preempted`.
 
-    `preempted` tells afterwards. The continuation repeats the uninterrupted run exactly, as after a kill.
+    In training it waits for the step (and the evaluation, if one is due) in progress, and a checkpoint is written: the
+    continuation repeats the uninterrupted run exactly, as after a kill. Before and after it there is nothing to save,
+    and the process ends at once. A second Ctrl-C ends it at once in any case.
     """
 
     def __init__(self):
         self.preempted = False
-        self._asked = False
-        self._previous = None
+        self._asked: signal.Signals | None = None
+        self._waits = True  # until the folder for the file is known
+        self._folder: Path | None = None
+        self._process = os.getpid()
+        self._previous: dict[int, object] = {}
+
+    def __enter__(self) -> "PreemptionCallback":
+        self._previous = {one: signal.signal(one, self._receive) for one in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        for one, handler in self._previous.items():
+            signal.signal(one, handler or signal.SIG_DFL)
 
     def _receive(self, signum: int, frame: FrameType | None) -> None:
-        self._asked = True
+        if os.getpid() != self._process:  # a forked data worker: its parent decides, and ends it with SIGTERM
+            if signum == signal.SIGTERM:
+                os._exit(128 + signum)
+        elif self._asked == signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        else:
+            self._asked = signal.Signals(signum)
+            if not self._waits:
+                self._leave("")
+
+    def start(self, output_dir: str | Path | None) -> None:
+        """The setup begins.
+
+        Args:
+            output_dir: Where to leave the file, and where that of an earlier run is removed; none when `None`.
+        """
+        if output_dir is not None:
+            self._folder = Path(output_dir)
+            (self._folder / PREEMPTED_FILE).unlink(missing_ok=True)
+        self._end_waiting("")
+
+    def end_training(self, step: int) -> None:
+        """Training has ended, at a step: leaves if this was asked for."""
+        self._end_waiting(f" at step {step}")
+
+    def _end_waiting(self, where: str) -> None:
+        self._waits = False
+        if self._asked or self.preempted:
+            self._leave(where)
+
+    def _leave(self, where: str) -> None:
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / PREEMPTED_FILE).touch()
+        try:
+            if os.environ.get("RANK", "0") == "0":
+                name = self._asked.name if self._asked else "a signal to another process"
+                print(f"ended by {name}{where}; run the same command again to go on.")
+        finally:  # the signal may have come inside of a print, which cannot be called again then
+            sys.exit(PREEMPTED_EXIT_CODE)
 
     def on_train_begin(self, args, state, control, **kwargs):
-        self._previous = signal.signal(signal.SIGTERM, self._receive)
-
-    def on_train_end(self, args, state, control, **kwargs):
-        signal.signal(signal.SIGTERM, self._previous or signal.SIG_DFL)
-        if self.preempted and state.is_world_process_zero:
-            (Path(args.output_dir) / PREEMPTED_FILE).touch()
+        self._waits = True
 
     def on_step_end(self, args, state, control, **kwargs):
-        if any_rank(self._asked, args.device):
+        if any_rank(self._asked is not None, args.device):
             self.preempted = control.should_training_stop = True
             control.should_save = bool(state.epoch % 1)  # at the end of an epoch its evaluation comes first
 

@@ -1,5 +1,6 @@
 """Runs that are killed, asked to end or out of disk space go on as if nothing had happened."""
 
+import os
 import random
 import re
 import resource
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import _runs
 import pytest
@@ -134,6 +136,42 @@ def test_sigterm_leaves_a_checkpoint_a_marker_and_status_75_and_the_run_goes_on_
     _runs.finish(long_recipe, "--output_dir", str(tmp_path / "asked"))
     assert not (tmp_path / "asked" / "preempted").exists()
     assert_same_run(tmp_path / "asked", long_recipe.parent / "run", step=STEPS)
+
+
+def test_ctrl_c_which_data_workers_get_too_leaves_a_checkpoint_and_status_75(recipe, tmp_path):
+    run = _runs.start(recipe, "--dataloader_num_workers", "1")
+    assert wait_for(lambda: "step 3:" in run.text, run)
+    pid = run.process.pid
+    for process in (*Path(f"/proc/{pid}/task/{pid}/children").read_text().split(), pid):
+        os.kill(int(process), signal.SIGINT)
+    assert run.wait() == 75, run.text[-3000:]
+    assert re.search(r"ended by SIGINT at step \d+; run the same command again", run.text)
+    assert list((tmp_path / "run").glob("checkpoint-*"))
+    assert not (tmp_path / "run" / "model.safetensors").exists(), "the run ended before it was asked to"
+
+
+def train_and_ask_to_end_in(function: str, argv: list[str]) -> None:
+    """Trains; the function, when called, sends this process SIGTERM and goes on for long."""
+
+    def asked(*args, **kwargs):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+
+    with mock.patch(function, asked):
+        _runs._train(argv)
+
+
+@pytest.mark.parametrize(
+    "function",
+    ["supclap.data.sources.load_splits", "supclap.text_cache.embed_texts", "supclap.report.evaluate_and_report"],
+)
+def test_sigterm_when_there_is_nothing_to_save_leaves_the_marker_and_status_75_at_once(recipe, tmp_path, function):
+    argv = [str(recipe), "--max_steps", "1", "--freeze_text", "true", "--cache_frozen_text", "true"]
+    log = tmp_path / "log"
+    run = _runs.Run(_runs.call(train_and_ask_to_end_in, (function, argv), log), log)
+    assert run.wait(50) == 75, run.text[-3000:]
+    assert (tmp_path / "run" / "preempted").exists()
+    assert (tmp_path / "run" / "checkpoint-1").exists() == function.endswith("report")
 
 
 def test_sigterm_within_an_epoch_skips_what_is_due_at_its_end(tmp_path, tones, text_encoder):
