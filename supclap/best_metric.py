@@ -13,11 +13,13 @@ from supclap.evaluation.retrieval import pooled_retrieval_metrics
 
 
 ZERO_SHOT = "zero_shot/accuracy"
+LOWER_IS_BETTER = ("loss", "median_rank")
 
 
 def evaluated_metrics(rows: Sequence[dict] | Any) -> list[str]:
-    """Names of the metrics that evaluation in training gives for rows, without the prefix `eval_`."""
-    names = ["loss", *pooled_retrieval_metrics(torch.eye(2), torch.eye(2), torch.arange(2), pool_size=2)]
+    """Names of the metrics to choose by that evaluation in training gives for rows, without the prefix `eval_`."""
+    given = pooled_retrieval_metrics(torch.eye(2), torch.eye(2), torch.arange(2), pool_size=2)
+    names = ["loss", *(name for name in given if "/" in name)]  # the others are counts, the same at every step
     return [*names, ZERO_SHOT] if _may_have_labels(rows) else names
 
 
@@ -31,11 +33,20 @@ def _may_have_labels(rows: Sequence[dict] | Any) -> bool:
 
 
 def check_best_metric(args: TrainingArguments, rows: Sequence[dict] | Any) -> None:
-    """Checks that evaluation gives the metric that the best checkpoint is chosen by.
+    """Checks that evaluation gives the metric that the best checkpoint is chosen by, and sets which way is better.
+
+    The parent takes all metrics but those named loss for better when they are greater.
 
     Raises:
-        SettingsError: It does not; the nearest one, or what is missing, is named.
+        SettingsError: There is no such metric (the nearest one, or what is missing, is named), or no evaluation.
     """
+    if args.load_best_model_at_end and args.eval_strategy == "no":
+        raise SettingsError(
+            "load_best_model_at_end needs evaluation in training: set eval_strategy and save_strategy to steps or epoch, "
+            "or leave it out."
+        )
+    if args.metric_for_best_model is not None:
+        args.greater_is_better = not args.metric_for_best_model.endswith(LOWER_IS_BETTER)
     if args.metric_for_best_model is None or args.eval_strategy == "no" or rows is None or isinstance(rows, dict):
         return
     asked = args.metric_for_best_model.removeprefix("eval_")

@@ -75,6 +75,23 @@ def test_a_misspelt_metric_is_answered_with_the_nearest_one(tmp_path):
         check_best_metric(arguments(tmp_path, "text_to_audio/recal@1"), ROWS)
 
 
+@pytest.mark.parametrize("metric", ["text_to_audio/median_rank", "eval_audio_to_text/median_rank", "loss"])
+def test_a_checkpoint_of_lower_rank_or_loss_is_the_better_one(make_trainer, metric):
+    assert make_trainer(metric_for_best_model=metric).args.greater_is_better is False
+    assert make_trainer(metric_for_best_model="text_to_audio/recall@1").args.greater_is_better is True
+
+
+def test_the_best_checkpoint_without_an_evaluation_is_refused(make_trainer):
+    with pytest.raises(SettingsError, match="load_best_model_at_end needs evaluation"):
+        make_trainer(load_best_model_at_end=True, eval_strategy="no")
+
+
+@pytest.mark.parametrize("count", ["n_audio", "n_text", "pool_size", "n_pools", "n_audio_left_out"])
+def test_counts_are_no_metrics_to_choose_a_checkpoint_by(tmp_path, count):
+    with pytest.raises(SettingsError, match=f"'{count}' is not evaluated"):
+        check_best_metric(arguments(tmp_path, count), ROWS)
+
+
 def test_choosing_by_accuracy_needs_labels(tmp_path):
     check_best_metric(arguments(tmp_path, "eval_zero_shot/accuracy"), ROWS)
     with pytest.raises(SettingsError, match="label_column"):
@@ -87,10 +104,11 @@ def test_a_dry_run_refuses_a_metric_that_evaluation_does_not_give(recipe):
     assert run.text.splitlines()[-1].startswith("error: metric_for_best_model 'accuracy' is not evaluated here")
 
 
-def test_the_metrics_it_knows_are_those_that_evaluation_gives(recipe, tmp_path):
+def test_the_metrics_it_knows_are_the_scores_that_evaluation_gives(recipe, tmp_path):
     _runs.finish(recipe, "--max_steps", "4")
     given = next(entry for entry in _runs.history(tmp_path / "run", 4) if "eval_loss" in entry)
-    assert {f"eval_{name}" for name in evaluated_metrics(ROWS)} == {name for name in given if name.startswith("eval_")}
+    scores = {name for name in given if name.startswith("eval_") and "/" in name}
+    assert {f"eval_{name}" for name in evaluated_metrics(ROWS)} == scores | {"eval_loss"}
 
 
 def test_a_wrong_setting_found_in_training_ends_it_in_one_line(recipe):
