@@ -47,6 +47,7 @@ def _run(argv: list[str], preemption: PreemptionCallback) -> dict:
 
     from supclap import recipe
     from supclap.callbacks import ShortProgressCallback, TrainingCurvesCallback
+    from supclap.checkpointing import check_whole
     from supclap.data.audio_hashes import AUDIO_HASHES
     from supclap.data.manifest import build_manifest
     from supclap.data.sources import load_splits
@@ -83,6 +84,8 @@ def _run(argv: list[str], preemption: PreemptionCallback) -> dict:
         if split in splits
     }
     last_checkpoint = get_last_checkpoint(training_args.output_dir)
+    if last_checkpoint is not None:
+        check_whole(last_checkpoint)
     if last_checkpoint is None and recipe.has_random_audio_encoder(model_args):
         batches = data_args.input_statistics_batches
         # the same clips on every rank, also of a stream

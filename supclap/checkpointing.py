@@ -1,11 +1,14 @@
 """Checkpoints that are whole or absent: a kill, a full disk or an unwritable folder leaves the earlier ones intact."""
 
+import json
+import os
 import shutil
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint, rotate_checkpoints
 
@@ -19,7 +22,7 @@ _ZIP_WRITER = ("PytorchStreamWriter", "inline_container", "iostream")
 
 
 class CheckpointError(OSError):
-    """A checkpoint or model that could not be written; the message names the cause and the last whole checkpoint."""
+    """A checkpoint or model that could not be written, or is damaged; the message names the cause and what is whole."""
 
 
 class CheckpointingTrainer(Trainer):
@@ -55,8 +58,10 @@ class CheckpointingTrainer(Trainer):
             super().save_model(str(staged), _internal_call)
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
+                flush(staged)
                 for path in staged.iterdir():
                     path.replace(run_dir / path.name)
+                _flush_one(run_dir)
 
     def _get_output_dir(self, trial) -> str:
         folder = super()._get_output_dir(trial)
@@ -104,7 +109,9 @@ class CheckpointingTrainer(Trainer):
                 self.state.save_to_json(str(staged / "trainer_state.json"))
                 if (run_dir / name).exists():
                     (run_dir / name).replace(run_dir / STAGING / "replaced")
+                flush(staged)
                 staged.replace(run_dir / name)
+                _flush_one(run_dir)
         if self.args.should_save:
             rotate_checkpoints(
                 output_dir=str(run_dir),
@@ -123,6 +130,42 @@ class CheckpointingTrainer(Trainer):
         self.accelerator.unwrap_model(self.model).load_checkpoint(self.state.best_model_checkpoint)
         if self._ema is not None:
             self._ema.average = None  # what was loaded is an average
+
+
+def flush(path: Path) -> None:
+    """Brings a file, or a folder with all in it, to the disk: renamed before, it may be empty after a power cut."""
+    for each in (*path.rglob("*"), path):
+        _flush_one(each)
+
+
+def _flush_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def check_whole(checkpoint: str | Path) -> None:
+    """Looks whether the files of a checkpoint are there in full; their content is not read.
+
+    Raises:
+        CheckpointError: One is missing or cut short.
+    """
+    folder = Path(checkpoint)
+    try:
+        for path in (folder / "trainer_state.json", *sorted(folder.iterdir())):
+            if path.suffix == ".json":
+                json.loads(path.read_text(encoding="utf-8"))
+            elif path.suffix == ".safetensors":
+                safe_open(path, "pt")
+            elif path.suffix in (".pt", ".pth") and not zipfile.is_zipfile(path):
+                raise ValueError("no zip file")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{path} is missing or damaged ({error}). Delete the folder {folder}, then run the same command again: it "
+            "goes on from the checkpoint before it."
+        ) from error
 
 
 def _write_failure(run_dir: Path, name: str, error: Exception) -> str:

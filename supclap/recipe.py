@@ -19,6 +19,7 @@ import torch
 
 from modeling_supclap import CED_SIZES, CedConfig, SupClapModel
 from processing_supclap import SupClapFeatureExtractor, SupClapProcessor
+from supclap.checkpointing import flush
 from supclap.config import DataArguments, ModelArguments, RecipeError, unknown_key
 from supclap.data.augment import SpectrogramAugment, WaveformAugment
 from supclap.data.captions import CaptionedClips
@@ -333,7 +334,13 @@ def check_recipe(
     current = json.loads(json.dumps(current))
     path = Path(output_dir) / RECIPE_FILE
     if path.exists():
-        previous = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            previous = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise RecipeError(
+                f"{path} is damaged ({error}). Delete it to go on with the settings of this command, which have to be "
+                "those that the run began with."
+            ) from None
         changed = [
             f"{key}: {previous.get(key)!r} there, {current.get(key)!r} now"
             for key in sorted(previous.keys() | current.keys())
@@ -350,6 +357,7 @@ def check_recipe(
     check_writable(output_dir)
     part = path.with_suffix(f".part{os.getpid()}")  # each rank writes the same
     part.write_text(json.dumps(current, indent=1), encoding="utf-8")
+    flush(part)
     part.replace(path)
 
 

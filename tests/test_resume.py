@@ -17,7 +17,7 @@ import torch
 from conftest import write_recipe
 from safetensors.torch import load_file
 
-from supclap.checkpointing import CheckpointError
+from supclap.checkpointing import CheckpointError, check_whole
 
 
 STEPS = 18
@@ -242,6 +242,51 @@ def test_a_full_disk_when_the_model_is_saved_names_the_whole_checkpoint_and_leav
     trainer.save_model()
     assert load_file(tmp_path / "model.safetensors")
     assert not (tmp_path / "_incomplete").exists()
+
+
+def test_every_file_of_a_checkpoint_and_of_the_model_is_on_the_disk_before_it_gets_its_name(
+    make_trainer, tmp_path, monkeypatch
+):
+    on_disk, fsync, replace = set(), os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda file: (on_disk.add(os.fstat(file).st_ino), fsync(file)))
+    moved = []
+
+    def checked_replace(path, target):
+        if "_incomplete" in path.parts and "_incomplete" not in Path(target).parts:
+            moved.append(path.name)
+            assert {each.stat().st_ino for each in (path, *path.rglob("*"))} <= on_disk
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", checked_replace)
+    trainer = make_trainer(max_steps=1, save_strategy="steps", save_steps=1)
+    trainer.train()
+    trainer.save_model()
+    assert {"checkpoint-1", "model.safetensors", "config.json"} <= set(moved)
+    assert tmp_path.stat().st_ino in on_disk
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.pt", "trainer_state.json", "rng_state.pth"])
+def test_a_damaged_checkpoint_is_named_to_be_deleted(make_trainer, tmp_path, file):
+    make_trainer(max_steps=1, save_strategy="steps", save_steps=1).train()
+    path = tmp_path / "checkpoint-1" / file
+    check_whole(path.parent)
+    for content in (path.read_bytes()[:-10], b""):
+        path.write_bytes(content)
+        with pytest.raises(
+            CheckpointError, match=f"{file} is missing or damaged .* Delete the folder .*checkpoint-1,"
+        ):
+            check_whole(path.parent)
+
+
+def test_a_run_whose_last_checkpoint_or_recipe_is_empty_says_in_one_line_what_to_delete(recipe, tmp_path):
+    (tmp_path / "run" / "checkpoint-4").mkdir(parents=True)
+    run = _runs.start(recipe)
+    assert run.wait() == 1
+    assert re.match("error: .*checkpoint-4/trainer_state.json is missing .*Delete the", run.text.splitlines()[-1])
+    (tmp_path / "run" / "recipe.json").write_text("")
+    run = _runs.start(recipe)
+    assert run.wait() == 1
+    assert re.match("error: .*recipe.json is damaged .*Delete it", run.text.splitlines()[-1])
 
 
 def test_an_output_folder_that_cannot_be_made_is_named_before_training(recipe, tmp_path):
