@@ -17,12 +17,16 @@ from supclap.errors import SettingsError
 from supclap.preemption import PreemptionCallback
 
 
+FLAGS = ("--dry-run", "--resume-with-changes")
+
+
 def main(argv: list[str] | None = None) -> dict:
     """Trains, evaluates and saves.
 
     Args:
         argv: The recipe and its overrides; the process's own arguments when omitted. With `--dry-run` among them,
-            the plan of the run is printed and nothing is written; with `-h` or `--help`, how to use it.
+            the plan of the run is printed and nothing is written; with `--resume-with-changes` a run goes on with other
+            learning rates, weight decay, clipping or precision; with `-h` or `--help`, it tells how to use it.
 
     Returns:
         The results that are also written to `results.json`.
@@ -38,8 +42,9 @@ def main(argv: list[str] | None = None) -> dict:
 
 
 def _run(argv: list[str], preemption: PreemptionCallback) -> dict:
-    dry_run = "--dry-run" in argv
-    model_args, data_args, training_args = parse_recipe([word for word in argv if word != "--dry-run"])
+    # either spelling, as of keys
+    dry_run, accept_changes = (flag in [word.replace("_", "-") for word in argv] for flag in FLAGS)
+    model_args, data_args, training_args = parse_recipe([word for word in argv if word.replace("_", "-") not in FLAGS])
     preemption.start(None if dry_run else training_args.output_dir)
 
     from transformers import ProgressCallback, set_seed
@@ -63,7 +68,7 @@ def _run(argv: list[str], preemption: PreemptionCallback) -> dict:
         recipe.check_stream_arguments(training_args)
     splits = load_splits(data_args)
     output_dir = training_args.output_dir
-    recipe.check_recipe(output_dir, model_args, data_args, training_args, write=False)
+    recipe.check_recipe(output_dir, model_args, data_args, training_args, False, accept_changes)
     if dry_run:
         training_args.output_dir, training_args.report_to = tempfile.mkdtemp(), []
         training_args.push_to_hub = False
@@ -126,7 +131,7 @@ def _run(argv: list[str], preemption: PreemptionCallback) -> dict:
             print(text)
         return {}
     # only now, so that a start that failed can be mended in the same folder
-    recipe.check_recipe(output_dir, model_args, data_args, training_args, write=True)
+    recipe.check_recipe(output_dir, model_args, data_args, training_args, True, accept_changes)
     try:
         seconds = trainer.train(resume_from_checkpoint=last_checkpoint).metrics["train_runtime"]
     finally:

@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint, rotate_checkpoints
 
@@ -125,6 +126,29 @@ class CheckpointingTrainer(Trainer):
         self.accelerator.unwrap_model(model or self.model).load_checkpoint(resume_from_checkpoint)
         if self._ema is not None:
             self._ema.resume(resume_from_checkpoint)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Loads both, with the learning rates and weight decay of the arguments, which may have changed since.
+
+        Where they have not, these are the values of the checkpoint. DeepSpeed loads its optimizer by itself.
+        """
+        keys = ("initial_lr", "weight_decay")
+        asked = [{key: group[key] for key in keys if key in group} for group in self.optimizer.param_groups]
+        super()._load_optimizer_and_scheduler(checkpoint)
+        scheduler = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
+        if checkpoint is None or self.is_deepspeed_enabled or not isinstance(scheduler, LambdaLR):
+            return
+        scheduler.base_lrs = [group["initial_lr"] for group in asked]
+        scheduler._last_lr = [
+            base * factor(scheduler.last_epoch)
+            for base, factor in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+        ]
+        for group, values, rate in zip(self.optimizer.param_groups, asked, scheduler._last_lr, strict=True):
+            group.update(values, lr=rate)
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        if self.accelerator.scaler is not None:  # none after a change from fp16 to bf16
+            super()._load_scaler(checkpoint)
 
     def _load_best_model(self) -> None:
         self.accelerator.unwrap_model(self.model).load_checkpoint(self.state.best_model_checkpoint)

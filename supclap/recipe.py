@@ -49,6 +49,19 @@ _FREE_ON_RESUME = {
 }
 
 
+# What may change when the user asks to go on with it: the state of a checkpoint fits all the same.
+_CHANGEABLE = {
+    "learning_rate",
+    "text_learning_rate",
+    "radius_learning_rate",
+    "muon_learning_rate",
+    "weight_decay",
+    "max_grad_norm",
+    "bf16",
+    "fp16",
+}
+
+
 def resolve_model_path(name: str) -> str:
     """A folder, a Hub id, or `package:folder` for weights that an installed Python package carries."""
     if not name.startswith("package:"):
@@ -316,11 +329,13 @@ def check_recipe(
     data: DataArguments,
     training: SupClapTrainingArguments,
     write: bool = True,
+    accept_changes: bool = False,
 ) -> None:
     """Writes the recipe of a new run; refuses to go on from a run with another one.
 
     Args:
         write: Whether to write it; a dry run only checks.
+        accept_changes: Whether to go on with other learning rates, weight decay, clipping or precision than before.
 
     Raises:
         RecipeError: `output_dir` holds a run with other settings; each is named with both values.
@@ -341,17 +356,21 @@ def check_recipe(
                 f"{path} is damaged ({error}). Delete it to go on with the settings of this command, which have to be "
                 "those that the run began with."
             ) from None
-        changed = [
-            f"{key}: {previous.get(key)!r} there, {current.get(key)!r} now"
+        changed = {
+            key: f"{key}: {previous.get(key)!r} there, {current.get(key)!r} now"
             for key in sorted(previous.keys() | current.keys())
             if previous.get(key) != current.get(key)
-        ]
-        if changed:
+        }
+        # null or not decides which parts have rates of their own, by which the optimizer's state is laid out
+        changeable = {key for key in changed.keys() & _CHANGEABLE if None not in (previous.get(key), current.get(key))}
+        fixed = [told for key, told in changed.items() if key not in changeable or not accept_changes]
+        if fixed:
+            also = "" if changed.keys() - changeable else ", or add --resume-with-changes to go on with the new ones"
             raise RecipeError(
-                f"{output_dir} holds a run with other settings ({'; '.join(changed)}). Set another --output_dir to "
-                "start anew, or the old settings to go on."
+                f"{output_dir} holds a run with other settings ({'; '.join(fixed)}). Set another --output_dir to "
+                f"start anew, or the old settings to go on{also}."
             )
-        return
+        write = write and bool(changed)
     if not write:
         return
     check_writable(output_dir)

@@ -10,7 +10,7 @@ from supclap.training_args import SupClapTrainingArguments
 
 WIDTH = 100
 USAGE = """\
-usage: train_supclap.py RECIPE.yaml [--key value ...] [--dry-run]
+usage: train_supclap.py RECIPE.yaml [--key value ...] [--dry-run] [--resume-with-changes]
 
 Trains, evaluates and saves a model. RECIPE.yaml (see configs/) has three sections:
   model      which encoders, or the model to go on from
@@ -21,6 +21,8 @@ Any key can be overridden on the command line, without its section, as YAML:
 The same command goes on from the last checkpoint of output_dir after a kill.
 
   --dry-run  print the plan (clips, steps, parameters, memory, time) and write nothing
+  --resume-with-changes
+             go on from the last checkpoint with other learning rates, weight decay, max_grad_norm, bf16 or fp16
   -h         this text
   --help     this text and all keys of our own, with their defaults"""
 

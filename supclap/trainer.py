@@ -230,7 +230,8 @@ class SupClapTrainer(CheckpointingTrainer):
             raise NonFiniteError(
                 f"step {step}: the loss or its gradient is NaN or infinite. The ids of the batch are in {path}. Look at "
                 "those clips; try a lower learning rate, bf16 instead of fp16, or skip_nonfinite_steps to leave out "
-                f"single steps ({skipped - 1} were left out). The weights were not changed by this step."
+                f"single steps ({skipped - 1} were left out). train_supclap.py goes on from the last checkpoint with "
+                "them when --resume-with-changes is added. The weights were not changed by this step."
             )
         model.zero_grad()
         self.log({"skipped_steps": skipped})

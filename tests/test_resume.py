@@ -289,6 +289,24 @@ def test_a_run_whose_last_checkpoint_or_recipe_is_empty_says_in_one_line_what_to
     assert re.match("error: .*recipe.json is damaged .*Delete it", run.text.splitlines()[-1])
 
 
+def test_a_resumed_optimizer_has_the_rate_decay_and_precision_asked_for_at_its_place_in_the_schedule(
+    make_trainer, tmp_path
+):
+    options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    make_trainer(learning_rate=1e-3, weight_decay=0.1, **options).train()
+    checkpoint = tmp_path / "checkpoint-2"
+    torch.save({}, checkpoint / "scaler.pt")  # of a run in fp16
+    trainer = make_trainer(learning_rate=1e-5, weight_decay=0.01, **options)
+    seen = []
+    trainer.training_step = lambda *args: (
+        seen.append([(group["lr"], group["weight_decay"]) for group in trainer.optimizer.param_groups])
+        or type(trainer).training_step(trainer, *args)
+    )
+    trainer.train(resume_from_checkpoint=str(checkpoint))
+    assert [{rate for rate, _ in groups} for groups in seen] == [{1e-5 * 2 / 4}, {1e-5 / 4}]
+    assert {decay for groups in seen for _, decay in groups} == {0.01, 0.0}
+
+
 def test_an_output_folder_that_cannot_be_made_is_named_before_training(recipe, tmp_path):
     (tmp_path / "file").write_text("")
     run = _runs.start(recipe, "--output_dir", str(tmp_path / "file" / "run"))

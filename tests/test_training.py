@@ -3,6 +3,7 @@
 import json
 import platform
 import re
+import shutil
 import subprocess
 import sys
 
@@ -168,6 +169,24 @@ def test_going_on_with_other_settings_is_refused_and_says_which(recipe):
     assert run.wait() == 1
     assert "seed: 3 there, 9 now" in run.text
     assert "Set another --output_dir" in run.text
+
+
+def test_a_run_goes_on_at_a_lower_rate_when_asked_to_and_from_then_on_without(recipe, tmp_path):
+    _runs.finish(recipe, "--max_steps", "8")
+    shutil.rmtree(tmp_path / "run" / "checkpoint-8")
+    lower = ("--max_steps", "8", "--learning_rate", "1e-6", "--radius_learning_rate", "1e-7")
+    run = _runs.start(recipe, *lower)
+    assert run.wait() == 1
+    assert "learning_rate: 0.003 there, 1e-06 now" in run.text
+    assert "add --resume-with-changes" in run.text
+    run = _runs.start(recipe, *lower, "--resume-with-changes", "--seed", "9", "--text_learning_rate", "1e-6")
+    assert run.wait() == 1
+    assert "(seed: 3 there, 9 now; text_learning_rate: None there, 1e-06 now)" in run.text
+    _runs.finish(recipe, *lower, "--resume_with_changes")
+    _runs.finish(recipe, *lower)
+    rates = {entry["step"]: entry["learning_rate"] for entry in _runs.history(tmp_path / "run", 8) if "loss" in entry}
+    assert rates[4] == pytest.approx(0.003 * 5 / 8)
+    assert rates[5] == pytest.approx(1e-6 * 4 / 8)
 
 
 def test_a_dry_run_prints_the_plan_and_writes_nothing(recipe, tmp_path):
