@@ -84,8 +84,8 @@ def _run(argv: list[str], preemption: PreemptionCallback) -> dict:
     recipe.check_batch_size(train_data, training_args)
     collator = recipe.build_collator(processor, data_args, training_args.seed, training_args.positives)
     evaluation = {
-        split: recipe.build_evaluation_data(splits[split], getattr(data_args, f"{split}_scenes"), rate)
-        for split in ("validation", "test")
+        split: recipe.build_evaluation_data(splits[split], getattr(data_args, key), rate, key)
+        for split, key in (("validation", "validation_scenes"), ("test", "test_scenes"))
         if split in splits
     }
     last_checkpoint = get_last_checkpoint(training_args.output_dir)

@@ -1,16 +1,15 @@
 """Recipes: a YAML file plus `--key value` overrides, checked against the fields of a few dataclasses."""
 
 import dataclasses
-import difflib
-import types
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from supclap.errors import SettingsError
+from supclap.errors import RecipeError, SettingsError
 from supclap.training_args import SupClapTrainingArguments
+from supclap.values import convert, convert_part, parts, unknown_key
 
 
 @dataclass
@@ -66,7 +65,7 @@ class DataArguments:
     leak_lists: str | None = field(
         default=None, metadata={"help": "Folder of published leak lists; data_dir if null."}
     )
-    language_weights: dict | None = field(
+    language_weights: dict[str, float] | None = field(
         default=None, metadata={"help": "Weight of each language in the draw of a caption; all alike if null."}
     )
     streaming: bool = field(
@@ -114,10 +113,6 @@ SECTIONS = {"model": ModelArguments, "data": DataArguments, "training": SupClapT
 T = TypeVar("T")
 
 
-class RecipeError(SettingsError):
-    """A recipe that cannot be run; the message names the key, the value and what is allowed."""
-
-
 def _fields() -> dict[str, tuple[str, dataclasses.Field]]:
     """Every key with its section."""
     return {
@@ -128,51 +123,11 @@ def _fields() -> dict[str, tuple[str, dataclasses.Field]]:
     }
 
 
-def unknown_key(key: str, known: Sequence[str], where: str) -> RecipeError:
-    """The error for a key that is none of the known ones, with the nearest of them."""
-    near = difflib.get_close_matches(key, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}."
-    return RecipeError(f"{where}: unknown key {key!r}; {hint}")
-
-
 def _parse(text: str) -> Any:
     """A value of the command line, read as YAML."""
     import yaml
 
     return yaml.safe_load(text)
-
-
-def _convert(key: str, value: Any, kind: Any, where: str) -> Any:
-    """Checks a value against the annotation of its field. YAML reads `1e-4` as a string, which is a number here."""
-    options = (
-        typing.get_args(kind)
-        if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union
-        else (kind,)
-    )
-    options = tuple(typing.get_origin(option) or option for option in options)
-    if not all(isinstance(option, type) for option in options) or typing.Any in options:
-        return value
-    if value is None and type(None) in options:
-        return None
-    enumerated = any(hasattr(option, "__members__") for option in options)
-    if value is False and enumerated:
-        return "no"  # YAML reads `no` as false
-    if isinstance(value, bool):
-        if bool in options:
-            return value
-    elif isinstance(value, options):
-        return value
-    elif float in options:
-        try:
-            return float(value)
-        except (TypeError, ValueError):
-            pass
-    elif isinstance(value, (int, float)) and str in options:
-        return str(value)
-    elif isinstance(value, str) and enumerated:
-        return value  # the Trainer turns names into its enumerations and lists what is allowed
-    allowed = " or ".join("null" if option is type(None) else option.__name__ for option in options)
-    raise RecipeError(f"{where}: {key} must be {allowed}, got {value!r}.")
 
 
 def _with_bases(path: Path, above: tuple[Path, ...] = ()) -> list[tuple[Path, dict]]:
@@ -223,7 +178,11 @@ def parse_recipe(argv: Sequence[str]) -> tuple[ModelArguments, DataArguments, Su
         if key not in fields:
             raise unknown_key(key, list(fields), where)
         section = fields[key][0]
-        values[section][key] = _convert(key, value, hints[section][key], where)
+        try:
+            value = convert(key, value, hints[section][key])
+            values[section][key] = convert_part(key, value) if value and key in parts() else value
+        except SettingsError as error:
+            raise RecipeError(f"{where}: {error}") from None
 
     for file, recipe in _with_bases(path):
         for section, content in recipe.items():
@@ -252,5 +211,5 @@ def parse_recipe(argv: Sequence[str]) -> tuple[ModelArguments, DataArguments, Su
 def _build(kind: type[T], values: dict[str, Any], path: Path) -> T:
     try:
         return kind(**values)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ImportError) as error:
         raise RecipeError(f"{path}: {error}") from error

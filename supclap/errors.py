@@ -3,3 +3,7 @@
 
 class SettingsError(ValueError):
     """Settings that cannot be run, alone, together or with the data at hand."""
+
+
+class RecipeError(SettingsError):
+    """A recipe that cannot be run; the message names the key, the value and what is allowed."""

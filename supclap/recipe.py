@@ -2,12 +2,12 @@
 
 import ctypes
 import dataclasses
-import inspect
 import itertools
 import json
 import os
 import platform
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig
 
 from modeling_supclap import CED_SIZES, CedConfig, SupClapModel
 from processing_supclap import SupClapFeatureExtractor, SupClapProcessor
 from supclap.checkpointing import flush
-from supclap.config import DataArguments, ModelArguments, RecipeError, unknown_key
+from supclap.config import DataArguments, ModelArguments, RecipeError
 from supclap.data.augment import SpectrogramAugment, WaveformAugment
 from supclap.data.captions import CaptionedClips
 from supclap.data.collator import ContrastiveCollator
@@ -28,6 +30,7 @@ from supclap.data.mixing import SceneMixer
 from supclap.data.streaming import RowStream, StreamedClips
 from supclap.layer_rates import encoder_layers
 from supclap.training_args import SupClapTrainingArguments
+from supclap.values import check_value, unknown_key
 
 
 T = TypeVar("T")
@@ -80,17 +83,16 @@ def resolve_model_path(name: str) -> str:
     return str(path)
 
 
-def _make(key: str, kind: Callable[..., T], fields: dict[str, Any], known: type | None = None) -> T:
-    """An object from the fields that a recipe gives under a key; of a kind that takes any, those of `known` alone."""
-    if known is not None:
-        parameters = inspect.signature(known).parameters.values()
-        names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
-        for name in set(fields) - set(names):
-            raise unknown_key(name, names, key)
+def _make(key: str, kind: Callable[..., T], fields: dict[str, Any]) -> T:
+    """An object from the fields that a recipe gives under a key, each of which is allowed by itself."""
     try:
         return kind(**fields)
-    except (TypeError, ValueError) as error:
-        raise RecipeError(f"{key}: {error}") from error
+    except (TypeError, ValueError, StrictDataclassError) as error:
+        raise RecipeError(f"{key} {fields!r}: {_first_lines(error)}") from error
+
+
+def _first_lines(error: Exception) -> str:
+    return textwrap.shorten(str(error), 300)
 
 
 @contextmanager
@@ -121,6 +123,26 @@ def _loading(key: str, name: str) -> Iterator[None]:
         raise RecipeError(f"{key} {name!r} {where}{told}. A model's folder holds {holds}.") from error
 
 
+@contextmanager
+def _changing_text(text_model: str, fields: dict[str, Any] | None) -> Iterator[None]:
+    """Raises a [`RecipeError`] when a text encoder has no such fields, or its weights do not fit them."""
+    if not fields:
+        yield
+        return
+    known = AutoConfig.from_pretrained(text_model).to_dict()
+    for name, value in fields.items():
+        if name not in known:
+            raise unknown_key(name, list(known), "text_config")
+        check_value(f"text_config.{name}", value)
+    try:
+        yield
+    except (TypeError, ValueError, KeyError, RuntimeError, StrictDataclassError) as error:
+        there = {name: known[name] for name in fields}
+        raise RecipeError(
+            f"text_config {fields!r} does not fit the encoder, which has {there!r}: {_first_lines(error)}"
+        ) from error
+
+
 def build_processor(args: ModelArguments) -> SupClapProcessor:
     from transformers import AutoTokenizer
 
@@ -133,7 +155,7 @@ def build_processor(args: ModelArguments) -> SupClapProcessor:
     with _loading("text_model", text_model):
         tokenizer = AutoTokenizer.from_pretrained(text_model)
     if args.audio_model in CED_SIZES:
-        feature_extractor = _make("features", SupClapFeatureExtractor, args.features or {}, SupClapFeatureExtractor)
+        feature_extractor = _make("features", SupClapFeatureExtractor, args.features or {})
         return SupClapProcessor(feature_extractor=feature_extractor, tokenizer=tokenizer)
     if args.features:
         raise RecipeError("model section: features is for random weights; a pretrained encoder brings its own.")
@@ -158,7 +180,7 @@ def build_model(args: ModelArguments) -> SupClapModel:
                     f"./{args.audio_model} for the folder, or rename it."
                 )
             print(f"audio encoder: random weights, {args.audio_model}")
-            audio = _make("audio_config", partial(CedConfig.from_size, args.audio_model), fields, CedConfig)
+            audio = _make("audio_config", partial(CedConfig.from_size, args.audio_model), fields)
         elif args.audio_config:
             raise RecipeError(
                 f"model section: audio_config is for random weights of a size ({', '.join(CED_SIZES)}), but "
@@ -166,17 +188,24 @@ def build_model(args: ModelArguments) -> SupClapModel:
             )
         else:
             audio = args.audio_model
-        model = SupClapModel.from_text_audio_pretrained(
-            resolve_model_path(args.text_model),
-            audio,
-            text_config=args.text_config,
-            projection_dim=args.projection_dim,
-            logit_scale_init_value=args.logit_scale_init_value,
-            logit_bias_init_value=args.logit_bias_init_value,
-        )
+        text_model = resolve_model_path(args.text_model)
+        with _changing_text(text_model, args.text_config):
+            model = SupClapModel.from_text_audio_pretrained(
+                text_model,
+                audio,
+                text_config=args.text_config,
+                projection_dim=args.projection_dim,
+                logit_scale_init_value=args.logit_scale_init_value,
+                logit_bias_init_value=args.logit_bias_init_value,
+            )
     if args.attn_implementation is not None:
         for tower in (getattr(model.audio_model, "encoder", model.audio_model), model.text_model):
-            tower.set_attn_implementation(args.attn_implementation)
+            try:
+                tower.set_attn_implementation(args.attn_implementation)
+            except (ValueError, ImportError) as error:
+                raise RecipeError(
+                    f"attn_implementation {args.attn_implementation!r}: {_first_lines(error)}"
+                ) from error
     # never set to True: Whisper's positions are fixed
     if args.freeze_text:
         model.text_model.requires_grad_(False)
@@ -261,11 +290,11 @@ def build_training_data(
     return CaptionedClips(rows, sampling_rate, args.max_duration, augment, seed, args.language_weights)
 
 
-def build_evaluation_data(rows: list[dict], scenes: dict | None, sampling_rate: int) -> Sequence[dict]:
+def build_evaluation_data(rows: list[dict], scenes: dict | None, sampling_rate: int, key: str) -> Sequence[dict]:
     """Rows with all their captions: scenes of them, the same for every training seed, or the clips themselves."""
     if scenes is None:
         return rows
-    return _make("scenes", partial(SceneMixer, rows, sampling_rate=sampling_rate, distinct=True), scenes)
+    return _make(key, partial(SceneMixer, rows, sampling_rate=sampling_rate, distinct=True), scenes)
 
 
 def build_collator(

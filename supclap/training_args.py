@@ -1,20 +1,11 @@
 """Arguments of training: the Trainer's own and those of the objective."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import torch
 from transformers import TrainingArguments
 
-
-CHOICES = {
-    "objective": ("infonce", "siglip"),
-    "svr": ("dynamic", "static", None),
-    "svr_direction": ("bi", "uni"),
-    "radius_predictor": ("similarities", "summary"),
-    "choose_checkpoint_on": ("validation", "test"),
-    "on_batch_mismatch": ("error", "pad"),
-    "positives": ("clip", "label"),
-}
+from supclap.values import check_value
 
 
 def computes_in_bfloat16(use_cpu: bool) -> bool:
@@ -49,7 +40,7 @@ class SupClapTrainingArguments(TrainingArguments):
     clamp_radius: bool = field(
         default=False, metadata={"help": "Use min(R, distance of the pair), so that the push is never reversed."}
     )
-    radius_range: list[float] | None = field(
+    radius_range: tuple[float, float] | None = field(
         default=None, metadata={"help": "Smallest and largest static radius; no limits when null."}
     )
     on_batch_mismatch: str = field(
@@ -148,21 +139,15 @@ class SupClapTrainingArguments(TrainingArguments):
     )
 
     def __post_init__(self):
-        for name, allowed in CHOICES.items():
-            value = getattr(self, name)
-            if value not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(map(str, allowed))}, got {value!r}.")
+        for item in fields(self):
+            if item.init:
+                check_value(item.name, getattr(self, item.name))
         if self.dataloader_persistent_workers:
             raise ValueError("dataloader_persistent_workers would repeat the captions and crops of the first epoch.")
-        for name in ("svr_warmup", "constraint_warmup"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is a share of the steps, from 0 to 1; got {getattr(self, name)}.")
         if self.bf16 == "auto":
             self.bf16 = computes_in_bfloat16(self.use_cpu)
             # the Trainer takes bf16 without an accelerator only when told that the CPU is meant
             self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
-        elif not isinstance(self.bf16, bool):
-            raise ValueError(f"bf16 must be true, false or auto, got {self.bf16!r}.")
         if self.push_to_hub and self.hub_strategy != "end":
             # the parent would upload weights without code or card in between, and the pickles of a resumable state
             raise ValueError(f"hub_strategy must be end, got {self.hub_strategy!r}.")

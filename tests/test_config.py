@@ -62,14 +62,84 @@ def test_trackers_are_passed_on(recipe):
         (["--freeze_text", "3"], "freeze_text must be bool, got 3"),
         (["--max_steps"], "--max_steps needs a value"),
         (["max_steps", "3"], "expected --key value, got 'max_steps'"),
-        (["--svr_direction", "both"], "svr_direction must be one of"),
-        (["--objective", "triplet"], "objective must be one of"),
-        (["--eval_strategy", "sometimes"], "sometimes"),
     ],
 )
 def test_a_wrong_override_is_named(recipe, arguments, message):
     with pytest.raises(RecipeError, match=message):
         parse_recipe([recipe, *arguments])
+
+
+# The value, and what the message names beside it: what is allowed, and the nearest of it.
+WRONG_VALUES = [
+    ("train_sampling_strategy", "group_by_lenght", "one of random, sequential, .*did you mean 'group_by_length'"),
+    ("objective", "infonse", "one of infonce, siglip, .*did you mean 'infonce'"),
+    ("svr", "dinamic", "one of dynamic, static, null, .*did you mean 'dynamic'"),
+    ("svr_direction", "both", "one of bi, uni"),
+    ("optim", "adamw_torh", "one of adamw_torch, .*did you mean 'adamw_torch'"),
+    ("lr_scheduler_type", "cosin", "one of linear, cosine, .*did you mean 'cosine'"),
+    ("eval_strategy", "step", "one of no, steps, epoch, .*did you mean 'steps'"),
+    ("report_to", "tensorbord", "one of none, all, .*did you mean 'tensorboard'"),
+    ("attn_implementation", "egger", "one of eager, .*did you mean 'eager'"),
+    ("audio_model", "ced-huge", "one of ced-tiny, .* or a folder or Hub id.*did you mean 'ced-"),
+    ("bf16", "maybe", "one of true, false, auto"),
+    ("projection_dim", "0", "at least 1"),
+    ("projection_dim", "-3", "at least 1"),
+    ("skip_nonfinite_steps", "-1", "at least 0"),
+    ("text_learning_rate", "-4", "at least 0"),
+    ("learning_rate", "-1", "at least 0"),
+    ("learning_rate", "nan", "at least 0"),
+    ("weight_decay", "-1", "at least 0"),
+    ("adam_beta2", "2", "from 0 to 1, without 1"),
+    ("save_steps", "0", "above 0"),
+    ("logging_steps", "-1", "above 0"),
+    ("logit_scale_init_value", "50", "at most 4.6"),
+    ("seed", "-1", "from 0 to 4.29"),
+    ("dataloader_num_workers", "-1", "at least 0"),
+    ("gradient_accumulation_steps", "0", "at least 1"),
+    ("grad_cache_chunk_size", "0", "at least 1"),
+    ("eval_pool_size", "-5", "at least 1"),
+    ("input_statistics_batches", "0", "at least 1"),
+    ("max_duration", "0", "above 0"),
+    ("deepspeed", "nope.json", "a mapping, or a file"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "allowed"), WRONG_VALUES, ids=lambda part: part[:24])
+def test_a_wrong_value_is_named_with_its_key_and_what_is_allowed(recipe, key, value, allowed):
+    with pytest.raises(RecipeError, match=rf"^command line: {key} must be {allowed}") as caught:
+        parse_recipe([recipe, f"--{key}", value])
+    assert value in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("radius_range", "[a, b]", r"radius_range\[0\] must be float, got 'a'"),
+        ("radius_range", "[0.1]", r"radius_range must have 2 items, got \[0.1\]"),
+        ("language_weights", "{en: x}", r"language_weights\[en\] must be float, got 'x'"),
+        ("audio_config", "{hidden_size: abc}", "audio_config.hidden_size must be int, got 'abc'"),
+        ("audio_config", "{hidden_act: relo}", "audio_config.hidden_act must be one of .*did you mean 'relu'"),
+        ("audio_config", "{num_hiden_layers: 2}", "audio_config: unknown key .*did you mean 'num_hidden_layers'"),
+        ("features", "{hop_lenght: 320}", "features: unknown key 'hop_lenght'; did you mean 'hop_length'"),
+        ("features", "{hop_length: 0}", "features.hop_length must be at least 1, got 0"),
+        ("scenes", "{size: abc}", "scenes.size must be int, got 'abc'"),
+        ("test_scenes", "{sise: 10}", "test_scenes: unknown key 'sise'; did you mean 'size'"),
+        ("scenes", "{size: 9, duration: [0, 4]}", r"scenes.duration\[0\] must be above 0, got 0"),
+        ("waveform_augment", "{speeds: fast}", "waveform_augment.speeds must be list, got 'fast'"),
+        ("spectrogram_augment", "{frequncy_masks: 1}", "spectrogram_augment: .*did you mean 'frequency_masks'"),
+    ],
+)
+def test_a_wrong_part_of_a_value_is_named_with_its_path(recipe, key, value, message):
+    with pytest.raises(RecipeError, match=f"^command line: {message}"):
+        parse_recipe([recipe, f"--{key}", value])
+
+
+def test_an_encoder_in_a_folder_or_of_the_hub_is_no_misspelt_size(recipe, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ced-own").mkdir()
+    for name in ("ced-own", "someone/ced-bose", str(tmp_path)):
+        assert parse_recipe([recipe, "--audio_model", name])[0].audio_model == name
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 import train_supclap
 from supclap import SupClapTrainingArguments, recipe
 from supclap.best_metric import check_best_metric, evaluated_metrics
-from supclap.config import SECTIONS, DataArguments, ModelArguments, RecipeError
+from supclap.config import SECTIONS, ModelArguments, RecipeError
 from supclap.errors import SettingsError
 from supclap.plan import duration
 
@@ -38,22 +38,29 @@ def test_a_folder_that_is_not_there_is_named_with_its_key(tmp_path, text_encoder
         recipe.build_processor(ModelArguments(**models))
 
 
-def test_an_unknown_argument_of_a_part_is_named_with_its_key(processor):
-    with pytest.raises(RecipeError, match="^spectrogram_augment: .*masks_of_frequency"):
-        recipe.build_collator(processor, DataArguments(spectrogram_augment={"masks_of_frequency": 1}), seed=0)
+PARTS_THAT_DO_NOT_FIT = [
+    ({"text_config": {"num_hiden_layers": 3}}, "^text_config: unknown key .*did you mean 'num_hidden_layers'"),
+    (
+        {"text_config": {"num_hidden_layers": 300}},
+        "^text_config {'num_hidden_layers': 300} .* has {'num_hidden_layers': 1",
+    ),
+    ({"text_config": {"num_hidden_layers": "few"}}, "^text_config {'num_hidden_layers': 'few'} does not fit"),
+    ({"text_config": {"hidden_act": "relo"}}, "^text_config.hidden_act must be one of .* got 'relo'; .* 'relu'"),
+    ({"audio_config": {"num_attention_heads": 5}}, "^audio_config {'num_attention_heads': 5}: .*must be a multiple"),
+    ({"attn_implementation": "flash_attention_2"}, "^attn_implementation 'flash_attention_2': "),
+]
 
 
-def test_an_unknown_feature_is_answered_with_the_nearest_one(text_encoder):
-    with pytest.raises(RecipeError, match="^features: unknown key 'hop_lenght'; did you mean 'hop_length'"):
-        recipe.build_processor(
-            ModelArguments(text_model=str(text_encoder), audio_model="ced-tiny", features={"hop_lenght": 320})
-        )
+@pytest.mark.parametrize(("options", "message"), PARTS_THAT_DO_NOT_FIT, ids=lambda value: str(value)[:40])
+def test_fields_that_do_not_fit_an_encoder_are_told_with_their_key_in_one_line(text_encoder, options, message):
+    with pytest.raises(SettingsError, match=message) as caught:
+        recipe.build_model(ModelArguments(text_model=str(text_encoder), audio_model="ced-tiny", **options))
+    assert len(str(caught.value).splitlines()) == 1
 
 
-def test_an_unknown_field_of_the_audio_encoder_is_answered_with_the_nearest_one(text_encoder):
-    fields = {"num_hiden_layers": 2}
-    with pytest.raises(RecipeError, match="^audio_config: unknown key 'num_hiden_layers'; did you mean 'num_hidden_l"):
-        recipe.build_model(ModelArguments(text_model=str(text_encoder), audio_model="ced-tiny", audio_config=fields))
+def test_scenes_that_cannot_be_made_are_told_with_the_key_they_are_given_under():
+    with pytest.raises(RecipeError, match="^validation_scenes {.*'duet'.*"):
+        recipe.build_evaluation_data([], {"size": 2, "kinds": {"duet": 1}}, 16000, "validation_scenes")
 
 
 @pytest.mark.parametrize(
