@@ -61,6 +61,7 @@ def _run(argv: list[str], preemption: PreemptionCallback) -> dict:
     from supclap.report import evaluate_and_report
     from supclap.trainer import SupClapTrainer
 
+    recipe.check_trackers(training_args.report_to)
     recipe.quiet_libraries()
     recipe.use_all_cores(training_args.dataloader_num_workers)
     recipe.keep_freed_memory()

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
+from transformers.integrations import get_available_reporting_integrations
 
 from modeling_supclap import CED_SIZES, CedConfig, SupClapModel
 from processing_supclap import SupClapFeatureExtractor, SupClapProcessor
@@ -35,6 +36,7 @@ from supclap.values import check_value, unknown_key
 
 T = TypeVar("T")
 RECIPE_FILE = "recipe.json"
+TRACKERS = ("tensorboard", "trackio", "wandb")  # of the extra "tracking"
 # What may change between a killed run and its continuation without changing its losses.
 _FREE_ON_RESUME = {
     "output_dir",
@@ -325,6 +327,18 @@ def fit_input_statistics(
         total, square, count = total + frames.sum(0), square + frames.square().sum(0), count + len(frames)
     mean = total / count
     model.audio_model.set_input_statistics(mean, square / count - mean.square())
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Raises a [`RecipeError`] for a tracker whose package is not installed, before a dry run drops it."""
+    present = {*get_available_reporting_integrations(), "flyte"}  # which the list leaves out
+    for name in names:
+        if name not in present:
+            how = "`pip install 'supclap[tracking]'`" if name in TRACKERS else f"install the package of {name}"
+            there = ", ".join(sorted(present - {"flyte"})) or "none"
+            raise RecipeError(
+                f"report_to {name!r}: its package is not installed: {how}, or name one that is: {there}."
+            )
 
 
 def check_stream_arguments(args: SupClapTrainingArguments) -> None:

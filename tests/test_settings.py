@@ -126,6 +126,26 @@ def test_a_wrong_setting_found_in_training_ends_it_in_one_line(recipe):
     assert run.text.splitlines()[-1].startswith("error: Each template needs {}")
 
 
+@pytest.mark.parametrize("words", [[], ["--dry-run"]], ids=["run", "dry run"])
+def test_a_tracker_without_its_package_is_refused_before_the_run_with_the_command_that_installs_it(
+    recipe, monkeypatch, words
+):
+    monkeypatch.setattr("supclap.recipe.get_available_reporting_integrations", lambda: ["wandb"])
+    with pytest.raises(
+        RecipeError, match=r"^report_to 'tensorboard': .*pip install 'supclap\[tracking\]'.*is: wandb\."
+    ):
+        train_supclap.main([str(recipe), *words, "--report_to", "[wandb, tensorboard]"])
+
+
+def test_tensorboard_gets_the_parts_of_the_loss_of_every_step_without_a_network(make_trainer, tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    make_trainer(report_to="tensorboard", max_steps=2).train()
+    (events,) = (tmp_path / "runs").rglob("events.out.tfevents*")
+    log = accumulator.EventAccumulator(str(events)).Reload()
+    for name in ("loss", "loss_contrastive", "loss_svr", "radius"):
+        assert [scalar.step for scalar in log.Scalars(f"train/{name}")] == [1, 2]
+
+
 class _Refusing(torch.utils.data.Dataset):
     def __len__(self):
         return 1
