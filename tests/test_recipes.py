@@ -1,4 +1,4 @@
-"""Every recipe of the paper's tables, and the ones to fine-tune with, train two steps with tiny towers of the right types."""
+"""Every recipe trains two steps with tiny towers of the right types, and accelerate loads its configurations."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from accelerate.commands.config.config_args import load_config_from_file
 
 from supclap import SupClapTrainer, recipe
 from supclap.config import parse_recipe
@@ -146,3 +147,62 @@ def test_the_recipe_for_ones_own_folder_trains_and_laion_claps_differs_only_in_w
     assert not trainer.model.clap.logit_scale.requires_grad
     assert trainer.args.svr == "dynamic"
     assert torch.isfinite(next(trainer.model.criterion.parameters())).all()
+
+
+def shrunk(path: Path, text_encoder: Path) -> list[str]:
+    """Overrides that keep all of a recipe's fields of the encoders but their sizes."""
+    model_args, _, _ = parse_recipe([str(path), "--use_cpu", "true"])
+    audio = {**model_args.audio_config, "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
+    text = {**(model_args.text_config or {}), "num_hidden_layers": 1}
+    configs = [f"--audio_config={json.dumps(audio)}", f"--text_config={json.dumps(text)}"]
+    return [*configs, "--text_model", str(text_encoder)]
+
+
+def test_the_quickstart_trains_on_the_recordings_of_the_project(text_encoder, tmp_path):
+    path = CONFIGS / "quickstart.yaml"
+    folders = ["--data_dir", str(CONFIGS.parent / "examples/quickstart_data"), "--output_dir", str(tmp_path)]
+    trainer = train_two_steps(path, *shrunk(path, text_encoder), *folders)
+    assert trainer.train_dataset.rows.block == 64
+    assert trainer.model.clap.config.audio_config.hidden_act == "relu"
+
+
+def test_esc10_trains_on_its_folds(text_encoder, tmp_path):
+    path = CONFIGS / "esc10.yaml"
+    _, data_args, _ = parse_recipe([str(path), "--use_cpu", "true"])
+    rng = np.random.default_rng(0)
+    rows = ["file_name,label,fold,src_file"]
+    for label in data_args.label_captions:
+        for fold in range(1, 6):
+            name = f"{label}-{fold}.wav"
+            soundfile.write(tmp_path / name, 0.1 * rng.standard_normal(6000), 16000)
+            rows.append(f"{name},{label},{fold},{label}{fold}")
+    (tmp_path / "metadata.csv").write_text("\n".join(rows))
+    folders = ["--data_dir", str(tmp_path), "--output_dir", str(tmp_path / "run")]
+    trainer = train_two_steps(path, *shrunk(path, text_encoder), *folders)
+    assert len(trainer.train_dataset.rows.rows) == 30  # folds 1 to 3
+    assert trainer.model.clap.config.audio_config.patch_dropout == 0.2
+
+
+def test_the_recipe_of_a_large_batch_trains_it_in_parts(checkpoint, corpora, tmp_path):
+    path = CONFIGS / "large_batch.yaml"
+    assert parse_recipe([str(path), "--use_cpu", "true"])[2].per_device_train_batch_size == 1024
+    folders = ["--data_dir", str(corpora / "own"), "--output_dir", str(tmp_path / "run"), "--model", str(checkpoint)]
+    trainer = train_two_steps(path, *folders, "--grad_cache_chunk_size", "2")
+    assert trainer.model.micro_batch_size == 2
+    assert trainer.model.criterion.chunk_size == 256
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("accelerate/*.yaml")), ids=lambda path: path.stem)
+def test_accelerate_loads_its_configurations_and_gives_each_machine_as_many_processes(path):
+    config = load_config_from_file(str(path))
+    assert config.num_processes == 8 * config.num_machines
+    assert config.mixed_precision == "bf16"
+    engine = {"fsdp2": "FSDP", "deepspeed_zero2": "DEEPSPEED"}.get(path.stem, "MULTI_GPU")
+    assert config.distributed_type == engine
+
+
+def test_the_configuration_of_several_machines_names_where_they_meet():
+    config = load_config_from_file(str(CONFIGS / "accelerate/multi_node.yaml"))
+    assert (config.num_machines, config.machine_rank) == (2, 0)
+    assert config.main_process_ip
+    assert config.main_process_port == 29500
