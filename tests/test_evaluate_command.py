@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pytest
 import soundfile
@@ -145,6 +146,52 @@ def test_a_missing_checkpoint_or_suite_is_named(own, tmp_path, capsys):
     assert "nowhere" in capsys.readouterr().err
     assert main(["evaluate", "x", "--suite", "papr"]) == 1
     assert "built in are maeb, paper, zeroshot" in capsys.readouterr().err
+
+
+def test_an_unknown_device_is_refused_by_name(checkpoint, own, tmp_path, capsys):
+    arguments = ["evaluate", str(checkpoint), "--suite", str(own), "--output-dir", str(tmp_path / "out")]
+    assert main([*arguments, "--device", "cudaa"]) == 1
+    assert "error: --device 'cudaa' cannot be used: Expected one of cpu, cuda" in capsys.readouterr().err
+
+
+def test_a_second_checkpoint_that_cannot_be_opened_is_said_before_the_first_is_scored(
+    checkpoint, own, tmp_path, capsys
+):
+    arguments = ["--suite", str(own), "--output-dir", str(tmp_path / "out")]
+    assert main(["evaluate", str(checkpoint), str(tmp_path / "nowhere"), *arguments]) == 1
+    assert "nowhere" in capsys.readouterr().err
+    assert not list((tmp_path / "out").rglob("results.json"))
+
+
+def test_a_second_checkpoint_with_torn_results_is_said_before_the_first_is_scored(checkpoint, own, tmp_path, capsys):
+    other = shutil.copytree(checkpoint, tmp_path / "other")
+    (other / "results.json").write_text("{torn")
+    arguments = ["--suite", str(own), "--output-dir", str(tmp_path / "out")]
+    assert main(["evaluate", str(checkpoint), str(other), *arguments]) == 1
+    assert f"{other / 'results.json'} is not what `supclap evaluate` or a training run" in capsys.readouterr().err
+    assert not list((tmp_path / "out").rglob("results.json"))
+
+
+def test_a_column_that_a_later_task_mistypes_is_said_before_the_first_is_scored(checkpoint, own, tmp_path, capsys):
+    suite = yaml.safe_load(own.read_text())
+    suite["tasks"][1]["label_column"] = "lable"
+    own.write_text(yaml.safe_dump(suite))
+    assert main(["evaluate", str(checkpoint), "--suite", str(own), "--output-dir", str(tmp_path / "out")]) == 1
+    assert "has no column 'lable'" in capsys.readouterr().err
+    assert not list((tmp_path / "out").rglob("results.json"))
+
+
+def test_a_task_that_fails_in_any_way_gives_status_1_and_the_scores_of_the_others(
+    checkpoint, own, tmp_path, capsys, monkeypatch
+):
+    def break_down(*arguments):
+        raise AttributeError("no such thing")
+
+    monkeypatch.setattr("supclap.evaluation.runner._zero_shot", break_down)
+    assert main(["evaluate", str(checkpoint), "--suite", str(own), "--output-dir", str(tmp_path / "out")]) == 1
+    table = capsys.readouterr().out
+    assert re.search(r"tell +failed: AttributeError: no such thing", table)
+    assert "text_to_audio/recall@1" in table
 
 
 @on_shared_data

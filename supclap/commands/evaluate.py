@@ -49,12 +49,18 @@ def run(arguments: argparse.Namespace) -> int:
     from supclap.evaluation import tables
     from supclap.evaluation.cache import CachedEncoder, EmbeddingCache
     from supclap.evaluation.runner import DONE, FAILED, NOT_RUN, evaluate_suite
-    from supclap.evaluation.suite import BUILT_IN, load_suite
+    from supclap.evaluation.suite import BUILT_IN, check_tables, load_suite
 
     if arguments.batch_size < 1:
         raise ValueError(f"--batch-size must be at least 1, got {arguments.batch_size}.")
+    if arguments.device is not None:
+        check_device(arguments.device)
     suite = load_suite(arguments.suite)
     root = arguments.data_dir or (Path("data") if suite.folder == BUILT_IN else suite.folder)
+    check_tables(suite, root)
+    for checkpoint in arguments.checkpoints[1:]:  # one that cannot be opened is said before another is scored
+        open_encoder(checkpoint, arguments.encoder, arguments.device)
+        recorded_choice(checkpoint)
     cache = EmbeddingCache(arguments.cache or arguments.output_dir / CACHE)
 
     def report(line: str) -> None:
@@ -102,10 +108,22 @@ def run(arguments: argparse.Namespace) -> int:
 def missing(summaries: Sequence[Mapping[str, Any]]) -> str:
     """A line for each task that was not run: where its data were looked for, and where to get them."""
     from supclap.evaluation.runner import NOT_RUN
+    from supclap.evaluation.tables import task_title
 
     entries = [entry for summary in summaries for entry in summary["results"] if entry["status"] == NOT_RUN]
-    lines = [f"{entry['task']}: {NOT_RUN}: {entry['reason']}. To get: {entry['get']}" for entry in entries]
+    lines = [f"{task_title(entry)}: {NOT_RUN}: {entry['reason']}. To get: {entry['get']}" for entry in entries]
     return "\n".join(dict.fromkeys(lines))
+
+
+def check_device(name: str) -> None:
+    """Refuses a device that PyTorch does not know, or that this machine has not."""
+    import torch
+
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"--device {name!r} cannot be used: {reason} Give cpu, or leave it out.") from None
 
 
 def open_encoder(checkpoint: str, factory: str | None, device: str | None) -> "DualEncoder":
@@ -128,15 +146,14 @@ def recorded_choice(checkpoint: str) -> str | None:
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
-    path: Path | str | None = Path(checkpoint) / "results.json"
+    from supclap.evaluation.inputs import RESULTS, read_results
+
+    path: Path | str | None = Path(checkpoint) / RESULTS
     if not Path(checkpoint).is_dir():
         try:
-            path = try_to_load_from_cache(checkpoint, "results.json")
+            path = try_to_load_from_cache(checkpoint, RESULTS)
         except HFValidationError:  # what an adapter takes need be no Hub id
             return None
     if not isinstance(path, (str, Path)) or not Path(path).is_file():
         return None
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8")).get("chosen_on")
-    except (ValueError, AttributeError) as error:
-        raise ValueError(f"{path} is not what a training run writes: {error}") from error
+    return read_results(Path(path)).get("chosen_on")
