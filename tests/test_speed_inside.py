@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from test_audio_encoders import build
 from test_model import TEXT_CONFIGS, spectrograms, texts
 
 from modeling_supclap import modeling_ced
@@ -31,6 +32,18 @@ def test_the_text_tower_compiles_to_one_graph(text):
     expected = model.get_text_features(**inputs).pooler_output
     torch._dynamo.reset()
     compiled = torch.compile(model.get_text_features, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(**inputs).pooler_output, expected, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("audio", ["ast", "htsat", "whisper", "wav2vec2", "hubert", "wavlm"])
+def test_another_audio_tower_compiles_with_breaks_to_the_same_embeddings(audio, tokenizer):
+    model, processor = build(audio, tokenizer)
+    noise = torch.randn(24000, generator=torch.Generator().manual_seed(0)) / 10
+    inputs = processor(audio=[noise, noise[:9000]], sampling_rate=16000)
+    expected = model.get_audio_features(**inputs).pooler_output
+    torch._dynamo.reset()
+    compiled = torch.compile(model.get_audio_features, backend="eager")
     torch.testing.assert_close(compiled(**inputs).pooler_output, expected, atol=1e-5, rtol=0)
 
 
