@@ -51,7 +51,7 @@ def _run(argv: list[str], preemption: PreemptionCallback) -> dict:
     from transformers.trainer_utils import get_last_checkpoint
 
     from supclap import recipe
-    from supclap.callbacks import ShortProgressCallback, TrainingCurvesCallback
+    from supclap.callbacks import ShortProgressCallback, TrainingCurvesCallback, TrainingTimeCallback
     from supclap.checkpointing import check_whole
     from supclap.data.audio_hashes import AUDIO_HASHES
     from supclap.data.manifest import build_manifest
@@ -113,7 +113,12 @@ def _run(argv: list[str], preemption: PreemptionCallback) -> dict:
             data_collator=collator,
             train_dataset=train_data,
             eval_dataset=evaluation.get(training_args.choose_checkpoint_on),
-            callbacks=[preemption, guard_rails, *([] if dry_run else [TrainingCurvesCallback()])],
+            callbacks=[
+                preemption,
+                guard_rails,
+                TrainingTimeCallback(),
+                *([] if dry_run else [TrainingCurvesCallback()]),
+            ],
             manifest=manifest,
         )
     except ValueError as error:  # settings that do not go together
@@ -134,13 +139,12 @@ def _run(argv: list[str], preemption: PreemptionCallback) -> dict:
     # only now, so that a start that failed can be mended in the same folder
     recipe.check_recipe(output_dir, model_args, data_args, training_args, True, accept_changes)
     try:
-        seconds = trainer.train(resume_from_checkpoint=last_checkpoint).metrics["train_runtime"]
+        trainer.train(resume_from_checkpoint=last_checkpoint)
     finally:
         progress.close()
     preemption.end_training(trainer.state.global_step)
     trainer.save_model()
-    first_step = int(last_checkpoint.rsplit("-", 1)[1]) if last_checkpoint else 0
-    results = evaluate_and_report(trainer, splits, evaluation.get("test"), seconds, first_step)
+    results = evaluate_and_report(trainer, splits, evaluation.get("test"))
     if training_args.push_to_hub:
         try:
             trainer.push_to_hub()

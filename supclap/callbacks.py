@@ -1,9 +1,10 @@
-"""Callbacks of training: its course as short lines and as a picture."""
+"""Callbacks of training: its course as short lines and as a picture, its time."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerState
 from transformers.trainer_callback import ProgressCallback
 from transformers.utils import logging
 
@@ -113,6 +114,26 @@ class TrainingCurvesCallback(TrainerCallback):
                 logger.warning(f"{CURVES} could not be written: {error}")
 
     on_train_end = on_save
+
+
+class TrainingTimeCallback(TrainerCallback):
+    """Counts the wall time of training and validation over all parts of a run. Each checkpoint holds the time up to it,
+    and a run that goes on from there adds to that: what a kill undid is not counted.
+    """
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self._began = time.perf_counter() - time_so_far(state)["seconds"]
+
+    def on_step_end(self, args, state, control, **kwargs):
+        time_so_far(state)["seconds"] = time.perf_counter() - self._began
+
+    on_evaluate = on_step_end
+
+
+def time_so_far(state: TrainerState) -> dict:
+    """`seconds` of training up to now, counted from `first_step`: 0 unless the first part did not count."""
+    beginning = {"seconds": 0.0, "first_step": state.global_step}
+    return state.stateful_callbacks.setdefault(TrainingTimeCallback.__name__, beginning)
 
 
 class WeightWarmupCallback(TrainerCallback):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from transformers.trainer_utils import get_last_checkpoint
 
-from supclap.callbacks import CURVES
+from supclap.callbacks import CURVES, time_so_far
 from supclap.data.manifest import MANIFEST, build_manifest
 from supclap.drift import DRIFT_FILE
 from supclap.evaluation.queries import FOLDER, save_queries
@@ -20,17 +20,13 @@ from supclap.training_model import CRITERION_WEIGHTS
 RESULTS = "results.json"
 
 
-def evaluate_and_report(
-    trainer: SupClapTrainer, splits: dict, test_data, seconds: float = 0.0, first_step: int = 0
-) -> dict:
+def evaluate_and_report(trainer: SupClapTrainer, splits: dict, test_data) -> dict:
     """Evaluates the trained model on the test split, writes its card and reports it.
 
     Args:
         trainer: The trainer after training.
         splits: Rows of all splits.
         test_data: Rows or scenes for retrieval; no test when `None`.
-        seconds: Wall time of training in this process.
-        first_step: Step that this process went on from.
 
     Returns:
         `retrieval` (metrics with 95 % intervals; of captions in several `languages` the mean over them, and
@@ -57,8 +53,9 @@ def evaluate_and_report(
             results["retrieval_by_language"] = scores.by_language
         for language, arrays in scores.queries.items():
             queries[f"retrieval[{language}]" if several else "retrieval"] = arrays
-        results["pool_size"] = trainer.args.eval_pool_size
         results["n_clips"] = len(test_data)
+        pool = trainer.args.eval_pool_size
+        results["pool_size"] = pool if pool and pool < len(test_data) else None
         labelled = [row for row in splits["test"] if row.get("label")]
         labels = sorted({row["label"] for row in labelled})
         if len(labels) > 1:
@@ -83,7 +80,8 @@ def evaluate_and_report(
         save_queries(folder / FOLDER / f"{task}.npz", arrays)
     write_json(folder / RESULTS, results)
     manifest = trainer.manifest or build_manifest(splits, content_hashes=False)
-    record_run(folder, manifest, seconds, first_step, results["steps"], processes=trainer.args.world_size)
+    spent = time_so_far(trainer.state)
+    record_run(folder, manifest, **spent, last_step=results["steps"], processes=trainer.args.world_size)
     try:
         card = write_card(folder, trainer.hub_model_id if trainer.args.push_to_hub else None)
     except (ValueError, OSError) as error:  # the model is there; a card can be written later

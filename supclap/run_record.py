@@ -60,8 +60,8 @@ def record_run(
     Args:
         folder: Where the model and its recipe are.
         manifest: What it was trained and scored on; see [`~supclap.data.manifest.build_manifest`].
-        seconds: Wall time of training and validation in this process.
-        first_step: Step that this process went on from; 0 unless the run was resumed.
+        seconds: Wall time of training and validation.
+        first_step: Step from which it was counted.
         last_step: Last step of training.
         machine: Arguments of [`describe_machine`].
     """

@@ -350,8 +350,13 @@ class SupClapTrainer(CheckpointingTrainer):
         """Retrieval metrics of rows with their 95 % bootstrap intervals, in pools as in evaluation; of captions in several
         languages each on its own, and the mean over them.
         """
-        audio, text, text_to_audio, rows = self._embed(self.get_eval_dataloader(dataset))
-        return scores_by_language(split_by_language(audio, text, text_to_audio, rows), rows, self.args.eval_pool_size)
+        loader = self.get_eval_dataloader(dataset)
+        self.callback_handler.eval_dataloader = loader  # whose length the bar shows
+        audio, text, text_to_audio, rows = self._embed(loader)
+        parts = split_by_language(audio, text, text_to_audio, rows)
+        scores = scores_by_language(parts, rows, self.args.eval_pool_size)
+        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, scores.metrics)
+        return scores
 
     def embedder(self) -> torch.nn.Module:
         """The dual encoder as evaluation calls it, also where its weights are shards."""

@@ -1,9 +1,11 @@
 """Runs that are killed, asked to end or out of disk space go on as if nothing had happened."""
 
+import json
 import os
 import random
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -305,6 +307,28 @@ def test_a_resumed_optimizer_has_the_rate_decay_and_precision_asked_for_at_its_p
     trainer.train(resume_from_checkpoint=str(checkpoint))
     assert [{rate for rate, _ in groups} for groups in seen] == [{1e-5 * 2 / 4}, {1e-5 / 4}]
     assert {decay for groups in seen for _, decay in groups} == {0.01, 0.0}
+
+
+def test_the_recorded_time_of_a_resumed_run_is_that_of_all_parts_and_stays_when_nothing_is_trained(recipe, tmp_path):
+    _runs.finish(recipe, "--max_steps", "8")
+    folder = tmp_path / "run"
+    state = json.loads((folder / "checkpoint-4" / "trainer_state.json").read_text())
+    first_part = state["stateful_callbacks"]["TrainingTimeCallback"]
+    assert first_part["seconds"] > 0
+    assert first_part["first_step"] == 0
+    state["stateful_callbacks"]["TrainingTimeCallback"]["seconds"] = 3600.0
+    (folder / "checkpoint-4" / "trainer_state.json").write_text(json.dumps(state))
+    shutil.rmtree(folder / "checkpoint-8")
+    _runs.finish(recipe, "--max_steps", "8")
+    record = json.loads((folder / "run.json").read_text())
+    assert 3600 < record["seconds"] < 3600 + 600
+    assert (record["first_step"], record["last_step"]) == (0, 8)
+    _runs.finish(recipe, "--max_steps", "8")
+    again = json.loads((folder / "run.json").read_text())
+    assert {key: again[key] for key in ("seconds", "first_step", "last_step")} == {
+        key: record[key] for key in ("seconds", "first_step", "last_step")
+    }
+    assert "Steps 0 to 8" in (folder / "README.md").read_text()
 
 
 def test_an_output_folder_that_cannot_be_made_is_named_before_training(recipe, tmp_path):

@@ -77,13 +77,49 @@ def test_the_queries_a_run_saves_give_its_results_again(tiny_model, processor, t
     ]
     args = SupClapTrainingArguments(str(tmp_path), use_cpu=True, eval_pool_size=3)
     results = evaluate_and_report(SupClapTrainer(tiny_model, args, processing_class=processor), {"test": rows}, rows)
+    assert results["pool_size"] == 3
     comparisons, _ = compare_runs([tmp_path], [tmp_path])
     again = {(one.task, one.metric): one.a for one in comparisons}
     assert again == {
         **{("retrieval", name): metric["value"] for name, metric in results["retrieval"].items()},
         ("zero_shot", "accuracy"): results["zero_shot"]["accuracy"]["value"],
     }
-    assert "last checkpoint, chosen by no score" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "last checkpoint, chosen by no score" in printed
+    assert "7 clips in pools of 3 clips" in printed
+
+
+def test_the_bar_of_the_final_evaluation_is_closed_before_the_summary(tiny_model, processor, tmp_path):
+    from supclap import SupClapTrainer, SupClapTrainingArguments
+    from supclap.callbacks import ShortProgressCallback
+
+    bars = []
+
+    class Recording(ShortProgressCallback):
+        def on_prediction_step(self, *args, **kwargs):
+            super().on_prediction_step(*args, **kwargs)
+            bars.append(self.prediction_bar)
+
+    args = SupClapTrainingArguments(str(tmp_path), use_cpu=True)
+    trainer = SupClapTrainer(tiny_model, args, processing_class=processor, callbacks=[Recording()])
+    audio = {"array": np.ones(8000, "f4"), "sampling_rate": 16000}
+    trainer.retrieval([{"id": "a", "audio": audio, "captions": ["x"]}])
+    assert bars
+    assert all(bar.disable for bar in bars), "tqdm disables a bar that is closed"
+
+
+def test_a_pool_size_above_the_number_of_clips_is_told_as_one_pool(tiny_model, processor, tmp_path, capsys):
+    from supclap import SupClapTrainer, SupClapTrainingArguments
+    from supclap.report import evaluate_and_report
+
+    rows = [
+        {"id": name, "audio": {"array": np.ones(8000, "f4"), "sampling_rate": 16000}, "captions": [name]}
+        for name in "abc"
+    ]
+    args = SupClapTrainingArguments(str(tmp_path), use_cpu=True, eval_pool_size=100)
+    results = evaluate_and_report(SupClapTrainer(tiny_model, args, processing_class=processor), {"test": rows}, rows)
+    assert results["pool_size"] is None
+    assert "3 clips in one pool" in capsys.readouterr().out
 
 
 def test_evaluation_takes_one_clip_with_a_label_and_gives_numbers(tiny_model, processor, tmp_path):
