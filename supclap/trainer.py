@@ -1,6 +1,7 @@
 """The Trainer of SupCLAP."""
 
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import logging
 
+from processing_supclap import SupClapFeatureExtractor
 from supclap.best_metric import check_best_metric
 from supclap.callbacks import EpochCallback, WeightWarmupCallback
 from supclap.checkpointing import CheckpointingTrainer
@@ -117,6 +119,17 @@ class SupClapTrainer(CheckpointingTrainer):
             or ContrastiveCollator(processing_class, seed=args.seed, positives=args.positives),
             **kwargs,
         )
+        if args.features_on_device:
+            extractor = getattr(processing_class, "feature_extractor", None)
+            ours = isinstance(extractor, SupClapFeatureExtractor) and isinstance(
+                self.data_collator, ContrastiveCollator
+            )
+            if not ours:
+                raise ValueError(
+                    "features_on_device true is for the features of CED in a ContrastiveCollator; those of other encoders "
+                    "are made on the CPU, best in the data workers: leave it out."
+                )
+            self.data_collator = replace(self.data_collator, features_later=True)
         self.can_return_loss = True
         self.add_callback(EpochCallback())
         if args.ema_decay is not None:
@@ -185,6 +198,11 @@ class SupClapTrainer(CheckpointingTrainer):
             if isinstance(radius, StaticRadius):
                 radius.limit()
         return super().training_step(*args, **kwargs)
+
+    def _prepare_inputs(self, inputs):
+        if self.args.features_on_device:
+            self.data_collator.add_features(inputs, self.args.device)
+        return super()._prepare_inputs(inputs)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         ids = inputs.pop("ids", None)

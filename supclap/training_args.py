@@ -103,6 +103,10 @@ class SupClapTrainingArguments(TrainingArguments):
         default=False,
         metadata={"help": "With freeze_text, encode every training caption once, before the first step."},
     )
+    features_on_device: bool = field(
+        default=False,
+        metadata={"help": "Make the spectrograms of training (CED) where the model is, not in the data workers."},
+    )
     skip_nonfinite_steps: int = field(
         default=0,
         metadata={"help": "Leave out up to so many steps with a NaN or infinite loss or gradient, then stop."},

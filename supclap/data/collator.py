@@ -21,32 +21,31 @@ class ContrastiveCollator:
         spectrogram_augment: Changes the features of training batches.
         seed: Seed of that change; each batch draws from its seed and its samples, so that a resumed run repeats it.
         positives: Pairs that are no negatives of each other: those of a `clip` (one group of rows), or of a `label`.
+        features_later: Leave the waveforms in the batch, for `add_features` to be called where the model is.
     """
 
     processor: object
     spectrogram_augment: SpectrogramAugment | None = None
     seed: int = 0
     positives: Literal["clip", "label"] = "clip"
+    features_later: bool = False
 
     def __call__(self, samples: list[dict]) -> dict[str, torch.Tensor | list[str]]:
-        rate = self.processor.feature_extractor.sampling_rate
         languages = tokenizer_codes(
             getattr(self.processor, "tokenizer", None), [sample.get("language") for sample in samples]
         )
         batch = dict(
             self.processor(
-                audio=[sample["audio"] for sample in samples],
                 text=[sample["text"] for sample in samples],
-                sampling_rate=rate,
                 return_tensors="pt",
                 **({"text_lang": languages} if languages else {}),
             )
         )
-        if self.spectrogram_augment is not None:
-            generator = torch.Generator().manual_seed(self.seed + samples[0]["draw"])
-            batch["input_features"] = self.spectrogram_augment(
-                batch["input_features"], batch["input_features_mask"], generator
-            )
+        # arrays, which what moves a batch to its device leaves where they are: the extractor checks them on the CPU
+        batch["audio"] = [sample["audio"] for sample in samples]
+        batch["draw"] = samples[0].get("draw")
+        if not self.features_later:
+            self.add_features(batch)
         batch["ids"] = [sample.get("id") for sample in samples]  # to name the clips of a batch that fails
         key = "group" if self.positives == "clip" else "label"
         if any(sample.get(key) is None for sample in samples):
@@ -56,3 +55,19 @@ class ContrastiveCollator:
             )
         batch["clip_ids"] = same_clip_ids([sample[key] for sample in samples])
         return batch
+
+    def add_features(self, batch: dict, device: torch.device | None = None) -> None:
+        """Puts augmented features, made on a device, in the place of the waveforms of a batch."""
+        draw = batch.pop("draw")  # seeds the augmentation
+        inputs = self.processor(
+            audio=batch.pop("audio"),
+            sampling_rate=self.processor.feature_extractor.sampling_rate,
+            return_tensors="pt",
+            **({} if device is None else {"device": device}),
+        )
+        batch.update(inputs)
+        if self.spectrogram_augment is not None:
+            generator = torch.Generator().manual_seed(self.seed + draw)
+            batch["input_features"] = self.spectrogram_augment(
+                batch["input_features"], batch["input_features_mask"], generator
+            )
