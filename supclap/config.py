@@ -200,6 +200,8 @@ def parse_recipe(argv: Sequence[str]) -> tuple[ModelArguments, DataArguments, Su
         if not name.startswith("--"):
             raise RecipeError(f"command line: expected --key value, got {name!r}.")
         name, equals, text = name[2:].partition("=")
+        if name.replace("-", "_") not in fields:  # before its value is missed
+            raise unknown_key(name, [*fields, "dry-run"], "command line")
         if not equals:
             if not arguments:
                 raise RecipeError(f"command line: --{name} needs a value.")

@@ -60,6 +60,7 @@ def test_trackers_are_passed_on(recipe):
         (["--learning_rat", "1"], "unknown key 'learning_rat'; did you mean 'learning_rate'"),
         (["--max_steps", "many"], "max_steps must be int.*got 'many'"),
         (["--freeze_text", "3"], "freeze_text must be bool, got 3"),
+        (["--dry_run"], "unknown key 'dry_run'; did you mean 'dry-run'"),
         (["--max_steps"], "--max_steps needs a value"),
         (["max_steps", "3"], "expected --key value, got 'max_steps'"),
     ],
