@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from transformers import (
     MODEL_FOR_TEXT_ENCODING_MAPPING,
+    MODEL_MAPPING,
     AutoConfig,
     AutoModel,
     AutoModelForTextEncoding,
@@ -71,23 +72,40 @@ def build_text_encoder(config, pooling: str = "masked_mean") -> PreTrainedModel:
     """An untrained text encoder for `config`, without the pooler that the masked mean makes useless."""
     if getattr(config, "encoder_layerdrop", 0):
         config.encoder_layerdrop = 0.0  # layers skipped at random differ between processes
+    encoder_class = _text_encoder_class(config)
+    is_model = issubclass(encoder_class, PreTrainedModel)
+    return fit_pooler(encoder_class(config) if is_model else encoder_class.from_config(config), pooling)
+
+
+def _text_encoder_class(config) -> type:
+    """The class of a text encoder, or the Auto class that finds it.
+
+    Raises:
+        ValueError: There is none whose output is that of an encoder of texts.
+    """
     if config.model_type == "m2m_100":
         # SONAR: AutoModel would build an encoder-decoder around it and leave the encoder's weights random.
         from transformers.models.m2m_100.modeling_m2m_100 import M2M100Encoder
 
-        model = M2M100Encoder(config)
-    elif config.model_type == "clap_text_model":
+        return M2M100Encoder
+    if config.model_type == "clap_text_model":
         from transformers.models.clap.modeling_clap import ClapTextModel
 
-        model = ClapTextModel(config)
+        return ClapTextModel
+    if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING:  # of a T5, its encoder alone
+        return AutoModelForTextEncoding
+    if type(config) not in MODEL_MAPPING:
+        reason = "the Auto classes know no model of it"
+    elif getattr(config, "is_encoder_decoder", False):
+        reason = "it is an encoder-decoder, whose output is its decoder's"
+    elif not hasattr(config, "hidden_size"):
+        reason = "it is not an encoder of texts alone"
     else:
-        model = _text_encoder_class(config).from_config(config)
-    return fit_pooler(model, pooling)
-
-
-def _text_encoder_class(config) -> type:
-    """The Auto class of a text encoder: of a T5, that of its encoder alone."""
-    return AutoModelForTextEncoding if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING else AutoModel
+        return AutoModel
+    raise ValueError(
+        f"No text encoder for model_type {config.model_type!r}: {reason}. Take an encoder such as BERT, MPNet, XLM-RoBERTa, "
+        "T5, SONAR or CLAP's."
+    )
 
 
 def fit_pooler(model: PreTrainedModel, pooling: str) -> PreTrainedModel:
@@ -120,14 +138,12 @@ def load_encoder(encoder_class, name: str, dtype: torch.dtype, key_mapping: dict
 
 
 def load_text_encoder(name: str, dtype: torch.dtype) -> PreTrainedModel:
-    """A pretrained text encoder; of an encoder-decoder like T5, NLLB or M2M100, the encoder."""
+    """A pretrained text encoder; of a CLAP, or an encoder-decoder like T5, NLLB or M2M100, the text encoder."""
     config = AutoConfig.from_pretrained(name)
-    if config.model_type == "m2m_100":
-        from transformers.models.m2m_100.modeling_m2m_100 import M2M100Encoder
-
-        prefixes = {r"^model\.encoder\.": "", r"^encoder\.": "", r"^(model\.)?shared\.": "embed_tokens."}
-        return load_encoder(M2M100Encoder, name, dtype, prefixes)
-    return load_encoder(_text_encoder_class(config), name, dtype)
+    if config.model_type == "clap":
+        return load_encoder(AutoModel, name, dtype).text_model
+    prefixes = {r"^model\.encoder\.": "", r"^encoder\.": "", r"^(model\.)?shared\.": "embed_tokens."}
+    return load_encoder(_text_encoder_class(config), name, dtype, prefixes if config.model_type == "m2m_100" else None)
 
 
 def load_audio_encoder(name: str, dtype: torch.dtype) -> PreTrainedModel:

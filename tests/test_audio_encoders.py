@@ -12,13 +12,16 @@ from transformers import (
     AutoFeatureExtractor,
     AutoModel,
     AutoProcessor,
+    BartConfig,
     BertConfig,
     BertModel,
     ClapFeatureExtractor,
     ClapModel,
+    CLIPConfig,
     HubertConfig,
     HubertModel,
     M2M100Config,
+    SiglipTextConfig,
     Wav2Vec2Config,
     Wav2Vec2FeatureExtractor,
     Wav2Vec2Model,
@@ -29,6 +32,7 @@ from transformers import (
     WhisperModel,
 )
 
+from modeling_supclap.modeling_supclap import build_text_encoder
 from supclap import SupClapConfig, SupClapEncoderFeatureExtractor, SupClapModel, SupClapProcessor
 
 
@@ -315,3 +319,33 @@ def test_the_encoder_of_a_t5_is_loaded_without_its_decoder(tmp_path):
     model.save_pretrained(tmp_path / "clap")
     loaded = SupClapModel.from_pretrained(tmp_path / "clap").eval()
     torch.testing.assert_close(loaded.text_model(**inputs).last_hidden_state, expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("whole", [True, False], ids=["CLAP", "its text encoder"])
+def test_the_text_encoder_of_a_clap_is_loaded_from_its_folder_and_from_that_of_the_clap(tmp_path, whole):
+    clap = tiny_clap().eval()
+    (clap if whole else clap.text_model).save_pretrained(tmp_path)
+    model = SupClapModel.from_text_audio_pretrained(
+        str(tmp_path), ENCODERS["ast"][0](), projection_dim=8, text_pooling="pooler"
+    ).eval()
+    inputs = {"input_ids": torch.tensor([[0, 5, 6, 2]]), "attention_mask": torch.ones(1, 4, dtype=torch.long)}
+    expected = clap.text_model(**inputs).pooler_output
+    torch.testing.assert_close(model.text_model(**inputs).pooler_output, expected)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (BartConfig(d_model=32), "'bart': it is an encoder-decoder"),
+        (SiglipTextConfig(hidden_size=32), "'siglip_text_model': the Auto classes know no model of it"),
+        (CLIPConfig(), "'clip': it is not an encoder of texts alone"),
+    ],
+    ids=["BART", "SigLIP's text encoder", "CLIP"],
+)
+def test_a_model_whose_output_is_no_encoding_of_texts_is_refused(tmp_path, config, reason):
+    config.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=f"No text encoder for model_type {reason}.*Take an encoder"):
+        SupClapModel.from_text_audio_pretrained(str(tmp_path), ENCODERS["ast"][0]())
+    with pytest.raises(ValueError, match="No text encoder"):
+        build_text_encoder(config)
