@@ -2,10 +2,13 @@
 without the flag stands in test_doors.py, what an upload refuses in test_hub.py.
 """
 
+import io
 import json
 import shutil
+import tarfile
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pytest
 import soundfile
@@ -16,7 +19,9 @@ from transformers import AutoModel, BertConfig, BertModel
 import supclap
 from supclap import CedConfig, CedModel, SupClapModel
 from supclap.config import RecipeError
-from supclap.data import load_corpus
+from supclap.data import load_corpus, stream_sources
+from supclap.data.corpora import hub, webdataset
+from supclap.data.files import DataError
 from supclap.evaluation.encoders import load_encoder
 from supclap.evaluation.suite import SuiteError, load_suite
 from supclap.recipe import resolve_model_path
@@ -175,3 +180,44 @@ def test_a_table_of_ones_own_may_name_clips_anywhere(tmp_path, elsewhere):
     (tmp_path / "clips" / "metadata.csv").write_text(table)
     (row,) = load_corpus("audiofolder", tmp_path / "clips")
     assert Path(row["audio"]).samefile(clip)
+
+
+def hub_rows(monkeypatch, audio):
+    """The rows of a data set of the Hub with one record, of which only `audio` matters."""
+    dataset = datasets.Dataset.from_list([{"audio": audio, "text": "a dog"}])
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **options: dataset)
+    return hub.load(Path("owner/name"), "train")
+
+
+@pytest.mark.parametrize("form", [str, lambda path: {"path": str(path), "bytes": None}], ids=["path", "Audio"])
+def test_a_data_set_of_the_hub_cannot_name_files_of_this_machine(monkeypatch, tmp_path, form):
+    rows = hub_rows(monkeypatch, form(tmp_path / "secret.wav"))
+    with pytest.raises(DataError, match="owner/name, row 0: audio is the file .*secret.wav"):
+        rows[0]
+
+
+def test_a_stream_of_the_hub_cannot_name_files_of_this_machine(monkeypatch, tmp_path):
+    hub_rows(monkeypatch, str(tmp_path / "secret.wav"))
+    with pytest.raises(DataError, match="audio is the file .*secret.wav"):
+        next(iter(stream_sources._hub(Path("owner/name"), "train", {})))
+
+
+def test_audio_that_came_with_a_data_set_of_the_hub_is_read(monkeypatch, tmp_path):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    path = str(tmp_path / "downloads" / "clip.wav")
+    assert hub_rows(monkeypatch, path)[0]["audio"] == path
+    embedded = {"path": "/home/someone/clip.wav", "bytes": b"RIFF"}
+    assert hub_rows(monkeypatch, embedded)[0]["audio"] == embedded
+
+
+def test_a_shard_gives_only_audio_that_is_in_it_and_writes_nothing(tmp_path):
+    (tmp_path / "shards").mkdir()
+    members = {"../../evil.json": json.dumps({"text": "a dog", "audio": "/etc/passwd"}), "../../evil.wav": "inside"}
+    with tarfile.open(tmp_path / "shards" / "train-0.tar", "w") as shard:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            shard.addfile(member, io.BytesIO(content.encode()))
+    before = sorted(tmp_path.rglob("*"))
+    assert [row["audio"] for row in webdataset.load(tmp_path / "shards", "train")] == [b"inside"]
+    assert sorted(tmp_path.rglob("*")) == before

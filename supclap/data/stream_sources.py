@@ -102,6 +102,7 @@ def _hub(folder: Path, split: str, options: dict) -> "datasets.IterableDataset":
         dataset = dataset.to_iterable_dataset(num_shards=min(len(dataset), PARTS))
     name = folder.resolve().name if folder.is_dir() else folder.as_posix()
     mapping = ColumnMapping.named(dataset, name=name, split=split, **columns)
+    mapping.downloaded = not folder.is_dir()
     return mapping.undecoded(dataset).map(partial(_row_of_record, mapping), remove_columns=list(dataset.column_names))
 
 

@@ -70,7 +70,8 @@ class DatasetRows(LazyRows):
         return len(self._groups)
 
     def __getitem__(self, index: int) -> dict:
-        audio = self.dataset[self._groups[index][0]][self.mapping.audio_column]
+        record = self._groups[index][0]
+        audio = self.mapping.audio(self.dataset[record], record)
         return self.without_audio(index) | ({} if audio is None else {"audio": audio})
 
     def without_audio(self, index: int) -> dict:
@@ -104,7 +105,14 @@ DEFAULTS = {
 
 
 class ColumnMapping:
-    """From a record of a data set to a row; the arguments are those of [`DatasetRows`]."""
+    """From a record of a data set to a row; the arguments are those of [`DatasetRows`].
+
+    Attributes:
+        downloaded: Whether strangers wrote the records, which may then name no other files of this machine than those
+            that came with them.
+    """
+
+    downloaded = False
 
     def __init__(
         self, dataset, audio_column, caption_columns, label_column, id_column, template, language, licence, name, split
@@ -149,7 +157,7 @@ class ColumnMapping:
         captions = [caption for name in self.caption_columns for caption in captions_of(record[name], where)]
         row = self.defaults | passed_on(record, where)
         row["id"] = str(record[self.id_column]) if self.id_column else f"{self.prefix}/{index}"
-        row["audio"] = record.get(self.audio_column)
+        row["audio"] = self.audio(record, index)
         if self.label_column is not None:
             label = label_of(record[self.label_column])
             if label is not None and self.label_names and isinstance(record[self.label_column], int):
@@ -160,6 +168,31 @@ class ColumnMapping:
                 row["group"] = row["label"]
         row["captions"] = clean_captions(captions)
         return {key: value for key, value in row.items() if value is not None}
+
+    def audio(self, record: dict, index: int | str):
+        """The audio of a record.
+
+        Raises:
+            DataError: The data set is a downloaded one, and the audio a file elsewhere.
+        """
+        audio = record.get(self.audio_column)
+        path = audio.get("path") if isinstance(audio, dict) and audio.get("bytes") is None else audio
+        if self.downloaded and isinstance(path, str) and not _is_downloaded(path):
+            raise DataError(
+                f"{self.name}, row {index}: {self.audio_column} is the file {path!r}, which did not come with the data set. "
+                "Download the data set and name its folder, if you trust it."
+            )
+        return audio
+
+
+def _is_downloaded(path: str) -> bool:
+    import datasets
+    from huggingface_hub import constants
+
+    caches = (constants.HF_HUB_CACHE, datasets.config.HF_DATASETS_CACHE)
+    if path.startswith("hf://") or "::hf://" in path:  # a file of the data set that is streamed
+        return True
+    return any(Path(path).resolve().is_relative_to(Path(cache).resolve()) for cache in caches)
 
 
 def stream_rows(dataset: "IterableDataset", **columns) -> Iterator[dict]:
@@ -202,10 +235,10 @@ def load(
         revision: Revision of a data set of the Hub.
 
     Raises:
-        DataError: The data set cannot be loaded, or lacks a column.
+        DataError: The data set cannot be loaded, lacks a column, or is of the Hub and names a file of this machine.
     """
     dataset = open_dataset(folder, split, subset, revision)
-    return DatasetRows(
+    rows = DatasetRows(
         dataset,
         audio_column,
         caption_columns,
@@ -217,6 +250,8 @@ def load(
         folder.resolve().name if folder.is_dir() else folder.as_posix(),
         split,
     )
+    rows.mapping.downloaded = not folder.is_dir()
+    return rows
 
 
 def open_dataset(
