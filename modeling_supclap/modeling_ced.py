@@ -146,12 +146,23 @@ def check_weight_files(name, variant: str | None = None, **options) -> None:
         options: Those of `from_pretrained`.
     """
     place = {key: options[key] for key in _PLACE if key in options}
+    _check_names(name, variant, place)
+    base = _read_json(name, "adapter_config.json", place).get("base_model_name_or_path")
+    if base:  # of a folder with an adapter, Transformers takes the weights that the adapter was trained on
+        _check_names(base, variant, {key: value for key, value in place.items() if key in ("cache_dir", "token")})
+
+
+def _read_json(name, file: str, place: dict) -> dict:
+    """The object in a file of a checkpoint; empty where there is none."""
     quiet = {f"_raise_exceptions_for_{what}": False for what in ("gated_repo", "missing_entries", "connection_errors")}
-
-    def read(file: str) -> dict:
+    try:
         path = cached_file(name, file, **place, **quiet)
-        return {} if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError:  # neither a folder nor a Hub id
+        path = None
+    return {} if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
 
+
+def _check_names(name, variant: str | None, place: dict) -> None:
     def check(files: set, where: str, suffixes: tuple[str, ...]) -> None:
         for file in sorted(files):
             if Path(file).name != file or "\\" in file or not file.endswith(suffixes):
@@ -161,12 +172,12 @@ def check_weight_files(name, variant: str | None = None, **options) -> None:
                 )
 
     index = f"model.safetensors.index.{variant}.json" if variant else "model.safetensors.index.json"
-    chosen = read("config.json").get("transformers_weights")
+    chosen = _read_json(name, "config.json", place).get("transformers_weights")
     if chosen is not None:
         check({chosen}, "transformers_weights in config.json", (".safetensors", ".safetensors.index.json"))
         index = chosen
     if index.endswith(".json"):
-        check(set(read(index).get("weight_map", {}).values()), index, (".safetensors",))
+        check(set(_read_json(name, index, place).get("weight_map", {}).values()), index, (".safetensors",))
 
 
 class SafetensorsOnly:
