@@ -74,8 +74,7 @@ def _run(argv: list[str], preemption: PreemptionCallback) -> dict:
         training_args.output_dir, training_args.report_to = tempfile.mkdtemp(), []
         training_args.push_to_hub = False
         atexit.register(shutil.rmtree, training_args.output_dir)
-    else:
-        recipe.check_writable(output_dir)
+    recipe.check_writable(output_dir, make=not dry_run)
     set_seed(training_args.seed)
     processor = recipe.build_processor(model_args)
     model = recipe.build_model(model_args)
@@ -105,6 +104,8 @@ def _run(argv: list[str], preemption: PreemptionCallback) -> dict:
         manifest = build_manifest(
             splits, data_args.content_hashes and not dry_run, Path(training_args.output_dir) / AUDIO_HASHES
         )
+        if last_checkpoint is not None:
+            recipe.check_same_data(last_checkpoint, manifest)
     try:
         trainer = SupClapTrainer(
             model=model,

@@ -60,7 +60,9 @@ class PreemptionCallback(TrainerCallback):
         """
         if output_dir is not None:
             self._folder = Path(output_dir)
-            (self._folder / PREEMPTED_FILE).unlink(missing_ok=True)
+            marker = self._folder / PREEMPTED_FILE
+            if marker.exists():  # a path through a file has none, and is reported where it is made
+                marker.unlink(missing_ok=True)
         self._end_waiting("")
 
     def end_training(self, step: int) -> None:

@@ -27,6 +27,7 @@ from supclap.config import DataArguments, ModelArguments, RecipeError
 from supclap.data.augment import SpectrogramAugment, WaveformAugment
 from supclap.data.captions import CaptionedClips
 from supclap.data.collator import ContrastiveCollator
+from supclap.data.manifest import MANIFEST
 from supclap.data.mixing import SceneMixer
 from supclap.data.streaming import RowStream, StreamedClips
 from supclap.layer_rates import encoder_layers
@@ -383,12 +384,19 @@ def check_recipe(
     Raises:
         RecipeError: `output_dir` holds a run with other settings; each is named with both values.
     """
+    if training.ignore_data_skip:
+        raise RecipeError(
+            "ignore_data_skip true would train a resumed run on clips that it has seen in place of the next ones: leave "
+            "it out."
+        )
     current = {
         **dataclasses.asdict(model),
         **dataclasses.asdict(data),
         **{key: value for key, value in training.to_dict().items() if key in _resumable_keys()},
         "world_size": training.world_size,  # it decides which pairs meet in a batch
     }
+    if data.streaming:
+        current["dataloader_num_workers"] = training.dataloader_num_workers  # they share the stream
     current = json.loads(json.dumps(current))
     path = Path(output_dir) / RECIPE_FILE
     if path.exists():
@@ -423,11 +431,40 @@ def check_recipe(
     part.replace(path)
 
 
-def check_writable(output_dir: str | Path) -> None:
-    """Makes the folder of a run; raises a [`RecipeError`] when nothing can be written there."""
+def check_same_data(checkpoint: str | Path, manifest: dict) -> None:
+    """Raises a [`RecipeError`] when the clips or captions of a split are others than a checkpoint was trained with.
+
+    What neither manifest knows, as of a stream, is not compared.
+    """
+    path = Path(checkpoint) / MANIFEST
+    if not path.exists():
+        return
+    previous = json.loads(path.read_text(encoding="utf-8"))["splits"]
+    current = json.loads(json.dumps(manifest))["splits"]
+    changed = [
+        split
+        for split in sorted(previous.keys() | current.keys())
+        if any(previous.get(split, {}).get(key) != current.get(split, {}).get(key) for key in ("revision", "clips"))
+    ]
+    if changed:
+        raise RecipeError(
+            f"the clips or captions of {', '.join(changed)} are not those that {checkpoint} was trained with, which "
+            f"{MANIFEST} in it lists. Restore them to go on, or set another --output_dir to start anew."
+        )
+
+
+def check_writable(output_dir: str | Path, make: bool = True) -> None:
+    """Raises a [`RecipeError`] when nothing can be written to the folder of a run.
+
+    Args:
+        make: Whether to make it; otherwise the first folder above it that is there is tried.
+    """
     try:
-        Path(output_dir).mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=output_dir).close()
+        folder = Path(output_dir)
+        if make:
+            folder.mkdir(parents=True, exist_ok=True)
+        existing = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+        tempfile.TemporaryFile(dir=existing).close()
     except OSError as error:
         raise RecipeError(f"output_dir {str(output_dir)!r} cannot be written: {error}. Name another one.") from error
 

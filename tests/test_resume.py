@@ -19,7 +19,10 @@ import torch
 from conftest import write_recipe
 from safetensors.torch import load_file
 
+from supclap import SupClapTrainingArguments
 from supclap.checkpointing import CheckpointError, check_whole
+from supclap.config import DataArguments, ModelArguments, RecipeError
+from supclap.recipe import check_recipe
 
 
 STEPS = 18
@@ -331,9 +334,44 @@ def test_the_recorded_time_of_a_resumed_run_is_that_of_all_parts_and_stays_when_
     assert "Steps 0 to 8" in (folder / "README.md").read_text()
 
 
-def test_an_output_folder_that_cannot_be_made_is_named_before_training(recipe, tmp_path):
+def test_going_on_with_an_edited_caption_is_refused_and_names_the_split(tmp_path, tones, text_encoder):
+    folder = shutil.copytree(tones, tmp_path / "tones")
+    recipe = write_recipe(tmp_path, folder, text_encoder, max_steps=2, save_steps=1, save_total_limit=2)
+    _runs.finish(recipe)
+    lines = (folder / "metadata.csv").read_text().splitlines()
+    edited = next(number for number, line in enumerate(lines) if ",train," in f"{line},")
+    lines[edited] = lines[edited].replace("tone", "sound")
+    (folder / "metadata.csv").write_text("\n".join(lines))
+    run = _runs.start(recipe)
+    assert run.wait() == 1
+    assert re.match(
+        "error: the clips or captions of train are not those that .*checkpoint-2", run.text.splitlines()[-1]
+    )
+
+
+def guard(folder: Path, streaming: bool = False, **training) -> None:
+    """Asks the guard of a resumed run about settings."""
+    arguments = SupClapTrainingArguments(str(folder), **training)
+    check_recipe(folder, ModelArguments(), DataArguments(streaming=streaming), arguments)
+
+
+def test_another_number_of_data_workers_is_refused_for_a_stream_alone(tmp_path):
+    for streaming in (False, True):
+        guard(tmp_path / str(streaming), streaming, dataloader_num_workers=2)
+    guard(tmp_path / "False", False, dataloader_num_workers=0)
+    with pytest.raises(RecipeError, match="dataloader_num_workers: 2 there, 0 now"):
+        guard(tmp_path / "True", True, dataloader_num_workers=0)
+
+
+def test_not_skipping_the_data_of_the_steps_done_is_refused(tmp_path):
+    with pytest.raises(RecipeError, match="ignore_data_skip true .* leave it out"):
+        guard(tmp_path, ignore_data_skip=True)
+
+
+@pytest.mark.parametrize("dry", [False, True])
+def test_an_output_folder_that_cannot_be_made_is_named_before_training(recipe, tmp_path, dry):
     (tmp_path / "file").write_text("")
-    run = _runs.start(recipe, "--output_dir", str(tmp_path / "file" / "run"))
+    run = _runs.start(recipe, "--output_dir", str(tmp_path / "file" / "run"), *(["--dry-run"] if dry else []))
     assert run.wait() == 1
     assert run.text.splitlines()[-1].startswith("error: output_dir")
     assert "cannot be written" in run.text
