@@ -5,7 +5,8 @@
 
 `memory` makes one forward and backward pass of InfoNCE + bi-DynamicSVR in a process of its own and prints the largest
 resident size of that process, libraries included. `time` lets both forms take turns and compares their medians, in CPU
-time with one thread, which other processes disturb less than they do the wall clock. Exit status 1 beyond the limit.
+time with one thread, which other processes disturb less than they do the wall clock; of bi-DynamicSVR, which a CPU takes in
+chunks that fit its cache in any case, and of uni-DynamicSVR, which makes whole matrices. Exit status 1 beyond the limit.
 """
 
 import argparse
@@ -56,19 +57,24 @@ def main() -> int:
         )
         return int(args.max_gib is not None and peak > args.max_gib)
     torch.set_num_threads(1)
-    # without a chunk size a CPU would take chunks too, unasked
-    forms = {"all rows at once": SupClapLoss(batch_size=args.batch, chunk_size=args.batch), "chunked": chunked}
-    times = {name: [] for name in forms}
-    for turn in range(args.repeats + 1):
-        for name, criterion in forms.items():
-            seconds = step(criterion, *inputs)
-            if turn:  # the first turn warms up
-                times[name].append(seconds)
-    for name, values in times.items():
-        print(f"{name:>18}: {statistics.median(values):7.3f} s (min {min(values):.3f}, max {max(values):.3f})")
-    whole, parts = (statistics.median(values) for values in times.values())
-    print(f"{'ratio':>18}: {parts / whole:7.2f}")
-    return int(args.max_ratio is not None and parts / whole > args.max_ratio)
+    ratios = []
+    for direction in ("uni", "bi"):
+        whole, chunked = (
+            SupClapLoss(svr_direction=direction, batch_size=args.batch, chunk_size=size) for size in (None, args.chunk)
+        )
+        forms = {f"{direction}, no chunk size": whole, f"{direction}, chunked": chunked}
+        times = {name: [] for name in forms}
+        for turn in range(args.repeats + 1):
+            for name, criterion in forms.items():
+                seconds = step(criterion, *inputs)
+                if turn:  # the first turn warms up
+                    times[name].append(seconds)
+        for name, values in times.items():
+            print(f"{name:>18}: {statistics.median(values):7.3f} s (min {min(values):.3f}, max {max(values):.3f})")
+        first, second = (statistics.median(values) for values in times.values())
+        ratios.append(second / first)
+        print(f"{'ratio':>18}: {ratios[-1]:7.2f}")
+    return int(args.max_ratio is not None and max(ratios) > args.max_ratio)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,17 @@ Score = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
 gradient with respect to them."""
 
 
+CHUNK_ELEMENTS = 2**20
+"""Logits at a time that a CPU keeps in its cache: 4 MB in float32."""
+
+
+def fitting_rows(rows: int, columns: int, device: torch.device) -> int:
+    """How many of `rows` to take at a time: on a CPU no more than suit its cache, unless those are nearly all."""
+    if device.type != "cpu" or rows * columns <= 4 * CHUNK_ELEMENTS:
+        return rows
+    return max(1, CHUNK_ELEMENTS // columns)
+
+
 def chunked_info_nce(
     queries: Tensor, keys: Tensor, logit_scale: Tensor | float, masks: Masks, chunk_size: int
 ) -> Tensor:
@@ -31,7 +42,7 @@ def chunked_info_nce(
         keys: (N, D).
         logit_scale: 1/tau.
         masks: For a slice of the rows, their `positives` and `exclude` as in `info_nce`.
-        chunk_size: Rows at a time.
+        chunk_size: Rows at a time, at most.
 
     Returns:
         Scalar, differentiable once in queries, keys and scale.
@@ -90,6 +101,7 @@ class _Contrast(torch.autograd.Function):
         loss, on_scale, on_bias = (queries.new_zeros(()) for _ in range(3))
         wanted = any(ctx.needs_input_grad)
         on_queries, on_keys = (torch.empty_like(queries), torch.zeros_like(keys)) if wanted else (None, None)
+        chunk_size = fitting_rows(min(chunk_size, len(queries)), len(keys), keys.device)
         for start in range(0, len(queries), chunk_size):
             rows = slice(start, start + chunk_size)
             scaled = scale * queries[rows]

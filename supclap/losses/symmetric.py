@@ -12,15 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
-from supclap.losses.chunked import Masks, Score, ready_gradients
+from supclap.losses.chunked import Masks, Score, fitting_rows, ready_gradients
 from supclap.losses.precision import without_autocast
 from supclap.losses.svr import radius_constraint, share_of_distance
-
-
-SQUARE_ELEMENTS = 2**22
-"""Logits of a direction beyond which a CPU takes them in chunks, unasked: out of its cache, passes cost more than products."""
-CHUNK_ELEMENTS = 2**19
-"""Logits of a direction in such a chunk: 2 MB in float32."""
 
 
 @dataclass
@@ -39,7 +33,7 @@ class SymmetricContrast:
         beta: Weight of L_cons.
         constrained: Whether L_cons is computed.
         clamp_radius: Move by no more than the distance of the pair.
-        chunk_size: Rows at a time; None for as many as suit the device.
+        chunk_size: Rows at a time, at most; None for as many as suit the device.
     """
 
     score: Score
@@ -88,9 +82,7 @@ class _Pass(torch.autograd.Function):
         ctx: FunctionCtx, terms: SymmetricContrast, text, audio, audio_keys, text_keys, scale, bias, *parameters
     ):
         rows = len(text)
-        size = terms.chunk_size or rows
-        if terms.chunk_size is None and text.device.type == "cpu" and rows * len(audio_keys) > SQUARE_ELEMENTS:
-            size = max(1, CHUNK_ELEMENTS // len(audio_keys))
+        size = fitting_rows(min(terms.chunk_size or rows, rows), len(audio_keys), text.device)
         totals = _Totals(terms, bias, parameters, wanted=any(ctx.needs_input_grad))
         if audio_keys is audio and size >= rows:
             gradients = _square(totals, text, audio, scale)
