@@ -97,13 +97,14 @@ def test_rows_beyond_the_cache_are_taken_in_chunks_unasked(monkeypatch):
     loss, inputs = case("infonce", "dynamic")
     expected = torch.autograd.grad(by_terms(loss, **inputs)[0], list(inputs.values()))
     monkeypatch.setattr(chunked, "CHUNK_ELEMENTS", 12)  # 4 * 12 < 7 * 7
+    monkeypatch.setattr(chunked, "LEAST_ROWS", 3)
     taken = []
     monkeypatch.setattr(
         loss.radius[0], "forward", lambda *x, call=loss.radius[0].forward: taken.append(len(x[0])) or call(*x)
     )
     got = torch.autograd.grad(loss(inputs["audio"], inputs["text"], inputs["scale"]).loss, list(inputs.values()))
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-12)
-    assert taken == [2] * 7  # both directions of each row
+    assert taken == [6, 6, 2]  # both directions of 3, 3 and 1 rows
 
 
 @pytest.mark.parametrize("frozen", ["audio", "text", "scale", "radius"])

@@ -23,13 +23,15 @@ gradient with respect to them."""
 
 CHUNK_ELEMENTS = 2**20
 """Logits at a time that a CPU keeps in its cache: 4 MB in float32."""
+LEAST_ROWS = 128
+"""With fewer rows at a time, a product waits for its columns."""
 
 
 def fitting_rows(rows: int, columns: int, device: torch.device) -> int:
     """How many of `rows` to take at a time: on a CPU no more than suit its cache, unless those are nearly all."""
     if device.type != "cpu" or rows * columns <= 4 * CHUNK_ELEMENTS:
         return rows
-    return max(1, CHUNK_ELEMENTS // columns)
+    return min(rows, max(LEAST_ROWS, CHUNK_ELEMENTS // columns))
 
 
 def chunked_info_nce(
