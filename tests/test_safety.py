@@ -171,7 +171,7 @@ def test_code_outside_the_folder_is_not_loaded_even_with_the_flag(checkpoint, tm
     assert not trap.exists()
 
 
-@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "..", ""])
+@pytest.mark.parametrize("name", ["../../evil", "/elsewhere/evil", "..", ""])
 def test_a_suite_cannot_send_its_results_out_of_their_folder(tmp_path, name):
     suite = {"name": name, "tasks": [{"name": "t", "kind": "retrieval", "corpus": "clotho"}]}
     (tmp_path / "suite.yaml").write_text(json.dumps(suite))
@@ -215,7 +215,7 @@ def test_audio_that_came_with_a_data_set_of_the_hub_is_read(monkeypatch, tmp_pat
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     path = str(tmp_path / "downloads" / "clip.wav")
     assert hub_rows(monkeypatch, path)[0]["audio"] == path
-    embedded = {"path": "/home/someone/clip.wav", "bytes": b"RIFF"}
+    embedded = {"path": "/elsewhere/clip.wav", "bytes": b"RIFF"}
     assert hub_rows(monkeypatch, embedded)[0]["audio"] == embedded
 
 

@@ -1,5 +1,6 @@
 """ML-CLAP checkpoints (CED, SONAR, two projections, a raw temperature) in, [`SupClapModel`] out."""
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -9,7 +10,7 @@ from supclap.conversion.ced import LAYERS as CED_LAYERS
 from supclap.conversion.ced import build_ced, ced_weights
 from supclap.conversion.sonar import LAYERS as SONAR_LAYERS
 from supclap.conversion.sonar import build_sonar, sonar_weights
-from supclap.conversion.weights import NamedWeights, read_weights, take_number
+from supclap.conversion.weights import NamedWeights, read_weights, renamed, take_number
 
 
 _AUDIO, _TEXT = "audio_encoder.model.", "text_encoder.model."
@@ -53,8 +54,8 @@ def load_ml_clap_checkpoint(
     heads = NamedWeights.renamed(
         {name: value for name, value in weights.items() if not name.startswith((_AUDIO, _TEXT))},
         path,
-        ours=_our_projection,
-        in_file=_published_projection,
+        ours=partial(renamed, pairs=_PROJECTION),
+        in_file=partial(renamed, pairs=_PROJECTION, back=True),
     )
     config = SupClapConfig(
         text_config=text_model.config,
@@ -68,16 +69,3 @@ def load_ml_clap_checkpoint(
     model = SupClapModel(config)
     heads.load_into(model)
     return model.eval()
-
-
-def _our_projection(name: str) -> str:
-    """`audio_proj.0.weight` → `audio_projection.linear1.weight`; other names as they are, for the error to name them."""
-    for published, ours in _PROJECTION:
-        name = name.replace(published, ours)
-    return name
-
-
-def _published_projection(name: str) -> str:
-    for published, ours in _PROJECTION:
-        name = name.replace(ours, published)
-    return name

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, M2M100Config, PreTrainedModel
 
-from supclap.conversion.weights import NamedWeights, heads_of, read_weights
+from supclap.conversion.weights import NamedWeights, heads_of, read_weights, renamed
 
 
 # Names of fairseq2 and of Transformers.
@@ -28,18 +28,6 @@ LAYERS = 24
 _EMBEDDING = "embed_tokens.weight"
 
 
-def _ours(name: str) -> str:
-    for fairseq2, transformers in _NAMES:
-        name = name.replace(fairseq2, transformers)
-    return name
-
-
-def _fairseq2(name: str) -> str:
-    for fairseq2, transformers in _NAMES:
-        name = name.replace(transformers, fairseq2)
-    return name
-
-
 def sonar_weights(published: dict[str, torch.Tensor], source: str | Path, prefix: str = "") -> NamedWeights:
     """fairseq2's weights by the names, and in the order of tokens, of Transformers.
 
@@ -52,8 +40,8 @@ def sonar_weights(published: dict[str, torch.Tensor], source: str | Path, prefix
     weights = NamedWeights.renamed(
         encoder,
         source,
-        ours=lambda name: _ours(name.removeprefix(prefix)),
-        in_file=lambda name: prefix + _fairseq2(name),
+        ours=lambda name: renamed(name.removeprefix(prefix), _NAMES),
+        in_file=lambda name: prefix + renamed(name, _NAMES, back=True),
     )
     tokens = weights.shape(_EMBEDDING, 2)[0]
     if tokens < len(_SPECIAL_TOKENS):

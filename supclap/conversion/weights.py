@@ -77,6 +77,13 @@ def _read_file(path: Path) -> dict[str, torch.Tensor]:
     return weights
 
 
+def renamed(name: str, pairs: Iterable[tuple[str, str]], back: bool = False) -> str:
+    """A name with the first of each pair replaced by the second, or the other way round; other names as they are."""
+    for first, second in pairs:
+        name = name.replace(second, first) if back else name.replace(first, second)
+    return name
+
+
 @dataclass
 class NamedWeights:
     """Published weights by our names, which errors call by those of their file.
