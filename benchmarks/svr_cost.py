@@ -117,7 +117,7 @@ def main() -> int:
         ratios = [whole_step(24, args.seconds, args.tokens, args.repeats or 5)]
     else:
         ratios = [
-            loss_alone(batch, args.dim, args.chunk, args.repeats or max(3, 2000 // batch)) for batch in args.batches
+            loss_alone(batch, args.dim, args.chunk, args.repeats or max(3, 10_000 // batch)) for batch in args.batches
         ]
     return int(args.max_ratio is not None and max(ratios) > args.max_ratio)
 

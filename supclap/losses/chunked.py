@@ -68,12 +68,14 @@ def score_info_nce(logits: Tensor, positives: Tensor, exclude: Tensor | None) ->
     """`Score` of InfoNCE; positives may also be (n,) int64, the column of the only one."""
     if exclude is not None:
         logits.masked_fill_(exclude, -torch.inf)
-    log_probability = logits.log_softmax(-1)
     if positives.ndim == 1:
         own = positives[:, None].expand(*logits.shape[:-1], 1)
-        loss = -log_probability.gather(-1, own).sum()
-        gradient = torch.exp(log_probability, out=logits)
+        # -log p of the positive, by way of the largest p, which never underflows: no matrix beside that of the logits
+        behind = logits.amax(-1, keepdim=True).sub_(logits.gather(-1, own))
+        gradient = torch.softmax(logits, -1, out=logits if logits.device.type == "cpu" else None)
+        loss = behind.sub_(gradient.amax(-1, keepdim=True).log_()).sum()
         return loss, gradient.scatter_add_(-1, own, gradient.new_full((), -1).expand_as(own))
+    log_probability = logits.log_softmax(-1)
     count = positives.sum(-1, keepdim=True)
     loss = -(log_probability.masked_fill(~positives, 0).sum(-1, keepdim=True) / count).sum()
     return loss, torch.exp(log_probability, out=logits).sub_(positives.to(logits.dtype) / count)

@@ -16,7 +16,13 @@ from supclap.losses.contrastive import info_nce, siglip, similarity_logits
 from supclap.losses.controls import scale_gradient, scale_perpendicular_gradient
 from supclap.losses.distributed import Columns, gather_columns, gather_rows
 from supclap.losses.precision import as_scalar, full_precision
-from supclap.losses.radius import SimilarityRadius, StaticRadius, SummaryRadius, positive_first
+from supclap.losses.radius import (
+    ParameterGradients,
+    SimilarityRadius,
+    StaticRadius,
+    SummaryRadius,
+    positive_first,
+)
 from supclap.losses.svr import EPS, radius_constraint, share_of_distance, support_vectors
 from supclap.losses.symmetric import SymmetricContrast
 
@@ -249,19 +255,22 @@ class SupClapLoss(nn.Module):
     def _in_one_pass(self, audio, text, scale, logit_bias, difference, distance, columns):
         """`_term_by_term` for svr_direction="bi", bi_mode="symmetric" and support vectors without options."""
 
-        def predict(logits: Tensor, rows: slice) -> Tensor:
-            if self.svr == "static":
-                radii = [predictor(text[rows]) for predictor in self.radius]
-                return torch.stack([radii[0], radii[-1]])
-            all_rows = columns.sizes is None and logits.shape[-2] == logits.shape[-1]
-            own = None if all_rows else columns.own[rows]  # the diagonal
-            similarities, valid = positive_first(logits, own, columns.same_clip(rows))
+        def predict(logits: Tensor, rows: slice) -> tuple[Tensor, ParameterGradients]:
+            sides, valid = logits, None
+            if self.svr == "dynamic":
+                all_rows = columns.sizes is None and logits.shape[-2] == logits.shape[-1]
+                own = None if all_rows else columns.own[rows]  # the diagonal
+                sides, valid = positive_first(logits, own, columns.same_clip(rows))
             if len(self.radius) == 2:
-                return torch.stack(
-                    [module(side, valid) for module, side in zip(self.radius, similarities, strict=True)]
-                )
+                each = [module.with_gradients(side, valid) for module, side in zip(self.radius, sides, strict=True)]
+                return torch.stack([radius for radius, _ in each]), lambda on_radius: [
+                    part
+                    for (_, gradients), of_side in zip(each, on_radius, strict=True)
+                    for part in gradients(of_side)
+                ]
             valid = None if valid is None else valid.repeat(2, 1)
-            return self.radius[0](similarities.flatten(0, 1), valid).view(2, -1)
+            radius, gradients = self.radius[0].with_gradients(sides.flatten(0, 1), valid)
+            return radius.view(2, -1), lambda on_radius: gradients(on_radius.flatten())
 
         siglip = self.objective == "siglip"
         contrast = SymmetricContrast(

@@ -1,6 +1,7 @@
 """Radius of the support vectors: one learnable number, or an MLP on the similarities of each anchor."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -9,6 +10,10 @@ from torch import Tensor, nn
 
 from supclap.errors import SettingsError
 from supclap.losses.precision import full_precision, without_autocast
+
+
+ParameterGradients = Callable[[Tensor], list[Tensor]]
+"""From the gradient of radii (B,) to those of the parameters of their module, in the order of its `parameters()`."""
 
 
 def positive_first(
@@ -79,6 +84,10 @@ class StaticRadius(nn.Module):
         self.limit()
         return self.value.to(full_precision(anchor).dtype).expand(len(anchor))
 
+    def with_gradients(self, anchor: Tensor, valid: Tensor | None = None) -> tuple[Tensor, ParameterGradients]:
+        """See `PredictedRadius.with_gradients`."""
+        return self(anchor).detach(), lambda on_radius: [on_radius.sum(0, keepdim=True).to(self.value.dtype)]
+
 
 class PredictedRadius(nn.Module, ABC):
     """Three-layer MLP from features of an anchor's similarities to its radius; subclasses define the features.
@@ -107,6 +116,25 @@ class PredictedRadius(nn.Module, ABC):
         features = self.features(similarities, valid)
         with without_autocast(features):
             return self.mlp(features.to(self.mlp[0].weight.dtype)).squeeze(-1).to(similarities.dtype)
+
+    @torch.no_grad()
+    def with_gradients(self, similarities: Tensor, valid: Tensor | None = None) -> tuple[Tensor, ParameterGradients]:
+        """`forward` without a graph, and its backward: written out, they take half the time in a small batch."""
+        first, second, last = self.mlp[0], self.mlp[2], self.mlp[4]
+        with without_autocast(similarities):
+            features = self.features(similarities, valid).to(first.weight.dtype)
+            hidden = F.linear(features, first.weight, first.bias).relu_()
+            deeper = F.linear(hidden, second.weight, second.bias).relu_()
+            radius = F.linear(deeper, last.weight, last.bias).squeeze(-1)
+
+        def of_parameters(on_radius: Tensor) -> list[Tensor]:
+            on_radius = on_radius.to(radius.dtype)[:, None]
+            on_deeper = (on_radius * last.weight).mul_(deeper.sign())  # 0 or 1: torch is slow with a bool
+            on_hidden = torch.mm(on_deeper, second.weight).mul_(hidden.sign())
+            layers = ((on_hidden, features), (on_deeper, hidden), (on_radius, deeper))
+            return [part for on_output, inputs in layers for part in (on_output.T @ inputs, on_output.sum(0))]
+
+        return radius.to(similarities.dtype), of_parameters
 
 
 class SimilarityRadius(PredictedRadius):

@@ -14,7 +14,8 @@ from torch.autograd.function import FunctionCtx
 
 from supclap.losses.chunked import Masks, Score, fitting_rows, ready_gradients
 from supclap.losses.precision import without_autocast
-from supclap.losses.svr import radius_constraint, share_of_distance
+from supclap.losses.radius import ParameterGradients
+from supclap.losses.svr import share_of_distance
 
 
 @dataclass
@@ -26,7 +27,8 @@ class SymmetricContrast:
         one_matrix: L_orig is of the texts' rows alone (SigLIP).
         difference: (B, D), a - t, and
         distance: (B,), its length; both without graph.
-        predict: Radii (2, n), texts first, from logits (2, n, N) and the slice of the rows they are of.
+        predict: Radii (2, n), texts first, from logits (2, n, N) and the slice of the rows they are of; and what makes a
+            gradient of those radii one of each parameter.
         masks: For a slice of the rows, `positives` and `exclude` of L_orig.
         support_masks: The same of L_svr.
         alpha: Weight of L_svr.
@@ -40,7 +42,7 @@ class SymmetricContrast:
     one_matrix: bool
     difference: Tensor
     distance: Tensor
-    predict: Callable[[Tensor, slice], Tensor]
+    predict: Callable[[Tensor, slice], tuple[Tensor, ParameterGradients]]
     masks: Masks
     support_masks: Masks
     alpha: float
@@ -92,10 +94,9 @@ class _Pass(torch.autograd.Function):
             ctx.save_for_backward(*gradients, *totals.of_bias_and_parameters())
         contrastive, svr = totals.contrastive / rows, totals.svr / rows
         total = contrastive + terms.alpha * svr
-        radius, used = torch.cat(totals.radius, 1), torch.cat(totals.used, 1)
-        constraint = 2 * radius_constraint(radius, totals.distance) if terms.constrained else svr.new_zeros(())
+        constraint = totals.constraint / rows if terms.constrained else svr.new_zeros(())
         total = torch.add(total, constraint, alpha=terms.beta)
-        outputs = contrastive, svr, constraint, radius, used
+        outputs = contrastive, svr, constraint, torch.cat(totals.radius, 1), torch.cat(totals.used, 1)
         ctx.mark_non_differentiable(*outputs)
         return total, *outputs
 
@@ -123,14 +124,18 @@ def _square(totals, text, audio, scale) -> tuple[Tensor, Tensor, None, None, Ten
     own[0] += transposed
     for matrix in of_positive:
         matrix += transposed.copy_(matrix.T)
-    on_audio = torch.mm(of_positive[0], audio).addmm_(own[0].T, text)
-    on_text = torch.mm(of_positive[1], text).addmm_(own[0], audio)
-    # each logit is counted by both of its factors
-    on_scale = (torch.dot(text.flatten(), on_text.flatten()) + torch.dot(audio.flatten(), on_audio.flatten())) / 2
-    for gradient in (on_audio, on_text):
-        gradient *= scale / len(text)
-    totals.add_by_distance(on_audio, on_text)
-    return on_text, on_audio, None, None, on_scale / len(text)
+    # ||a - t||^2 = a a - 2 t a + t t: what goes through the distance is put on these logits of the pair itself
+    by_distance = totals.by_distance()
+    on_diagonal = by_distance * (len(text) / scale)
+    own[0].diagonal().sub_(on_diagonal)
+    of_positive.diagonal(dim1=1, dim2=2).add_(on_diagonal)
+    mean = {"alpha": 1 / len(text)}  # a factor of a product costs nothing
+    on_audio = torch.addmm(audio, of_positive[0], scaled_audio, beta=0, **mean).addmm_(own[0].T, scaled_text, **mean)
+    on_text = torch.addmm(text, of_positive[1], scaled_text, beta=0, **mean).addmm_(own[0], scaled_audio, **mean)
+    # each logit is counted by both of its factors, and the distance does not depend on the scale
+    twice = torch.dot(text.flatten(), on_text.flatten()) + torch.dot(audio.flatten(), on_audio.flatten())
+    twice -= torch.dot(by_distance, totals.distance.square())
+    return on_text, on_audio, None, None, twice / (2 * scale)
 
 
 def _in_chunks(totals, text, audio, audio_keys, text_keys, scale, size) -> tuple[Tensor | None, ...]:
@@ -152,7 +157,9 @@ def _in_chunks(totals, text, audio, audio_keys, text_keys, scale, size) -> tuple
     on_scale = torch.dot(moving.flatten(), on_moving.flatten()) / len(text)
     on_moving *= scale / len(text)
     on_text, on_audio = on_moving[0, 0] + on_moving[1, 1], on_moving[0, 1] + on_moving[1, 0]
-    totals.add_by_distance(on_audio, on_text)
+    by_distance = totals.by_distance()[:, None]
+    on_audio.addcmul_(by_distance, totals.difference)
+    on_text.addcmul_(by_distance, totals.difference, value=-1)
     return on_text, on_audio, *on_keys.div_(len(text)), on_scale
 
 
@@ -160,22 +167,24 @@ class _Totals:
     """Sums over the rows, and what the rows say about everything but the embeddings in the logits."""
 
     def __init__(self, terms: SymmetricContrast, bias, parameters, wanted: bool):
-        self.terms, self.bias, self.parameters, self.wanted = terms, bias, parameters, wanted
-        self.learned = [parameter for parameter in parameters if wanted and parameter.requires_grad]
+        self.terms, self.bias, self.parameters, self.wanted = terms, bias, len(parameters), wanted
+        self.learned = wanted and any(parameter.requires_grad for parameter in parameters)
         self.difference, self.distance = terms.difference, terms.distance
         self.closeness = share_of_distance(1, self.distance)
-        self.contrastive = self.svr = self.on_bias = 0
-        self.radius, self.used, self.on_distance, self.on_parameters = [], [], [], None
+        self.contrastive = self.svr = self.constraint = self.on_bias = 0
+        self.radius, self.used, self.on_distance = [], [], []
+        self.on_parameters: list[Tensor] = []
 
     def add(self, chunk: slice, own: Tensor, of_positive: Tensor) -> None:
         """Add rows with logits (2, n, N) of their anchors and of their positives, and put the gradients in their place."""
         terms, distance, closeness = self.terms, self.distance[chunk], self.closeness[chunk]
-        with torch.set_grad_enabled(bool(self.learned)):
-            predicted = terms.predict(own, chunk)
-        radius = predicted.detach()
+        radius, of_parameters = terms.predict(own, chunk)
         used = radius.minimum(distance) if terms.clamp_radius else radius
         self.radius.append(radius)
         self.used.append(used)
+        if terms.constrained:
+            outside = radius - radius.clamp_min(0).minimum(distance)  # see `radius_constraint`
+            self.constraint += outside.abs().sum()
         share = used * closeness
         weight = share[:, :, None]
         moved = torch.lerp(own, of_positive, weight)
@@ -202,21 +211,16 @@ class _Totals:
         if self.learned:
             on_radius = torch.where(radius > distance, 0, on_direction) if terms.clamp_radius else on_direction
             if terms.constrained:
-                outside = radius - radius.clamp_min(0).minimum(distance)
                 on_radius = on_radius.add(outside.sign_(), alpha=terms.beta / len(self.distance))
-            gradients = torch.autograd.grad(predicted, self.learned, on_radius)
-            if self.on_parameters is not None:
+            gradients = of_parameters(on_radius)
+            if self.on_parameters:
                 gradients = [total.add_(part) for total, part in zip(self.on_parameters, gradients, strict=True)]
             self.on_parameters = gradients
 
-    def add_by_distance(self, on_audio: Tensor, on_text: Tensor) -> None:
-        """Add to the gradients of the embeddings what goes through ||a - t||, in the shares R/||a - t||."""
-        on_distance = torch.cat(self.on_distance, 1).sum(0)
-        of_difference = (on_distance * self.closeness)[:, None]
-        on_audio.addcmul_(of_difference, self.difference)
-        on_text.addcmul_(of_difference, self.difference, value=-1)
+    def by_distance(self) -> Tensor:
+        """(B,): times a - t, what an audio gains and its text loses through ||a - t|| in the shares R/||a - t||."""
+        return torch.cat(self.on_distance, 1).sum(0).mul_(self.closeness)
 
     def of_bias_and_parameters(self) -> tuple[Tensor | None, ...]:
-        found = iter(self.on_parameters or ())
-        of_parameters = (next(found) if parameter.requires_grad else None for parameter in self.parameters)
+        of_parameters = self.on_parameters or [None] * self.parameters
         return None if self.bias is None else self.on_bias / len(self.distance), *of_parameters
