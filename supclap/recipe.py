@@ -209,6 +209,11 @@ def build_model(args: ModelArguments) -> SupClapModel:
                 raise RecipeError(
                     f"attn_implementation {args.attn_implementation!r}: {_first_lines(error)}"
                 ) from error
+            if tower.config._attn_implementation != args.attn_implementation:
+                raise RecipeError(
+                    f"attn_implementation {args.attn_implementation!r}: {type(tower).__name__} has attention of its own "
+                    "and takes no other; leave the key out."
+                )
     # never set to True: Whisper's positions are fixed
     if args.freeze_text:
         model.text_model.requires_grad_(False)
