@@ -50,7 +50,7 @@ def _run(argv: list[str], preemption: PreemptionCallback) -> dict:
     from transformers import ProgressCallback, set_seed
     from transformers.trainer_utils import get_last_checkpoint
 
-    from supclap import recipe
+    from supclap import process, recipe, resuming
     from supclap.callbacks import ShortProgressCallback, TrainingCurvesCallback, TrainingTimeCallback
     from supclap.checkpointing import check_whole
     from supclap.data.audio_hashes import AUDIO_HASHES
@@ -62,19 +62,19 @@ def _run(argv: list[str], preemption: PreemptionCallback) -> dict:
     from supclap.trainer import SupClapTrainer
 
     recipe.check_trackers(training_args.report_to)
-    recipe.quiet_libraries()
-    recipe.use_all_cores(training_args.dataloader_num_workers)
-    recipe.keep_freed_memory()
+    process.quiet_libraries()
+    process.use_all_cores(training_args.dataloader_num_workers)
+    process.keep_freed_memory()
     if data_args.streaming:
         recipe.check_stream_arguments(training_args)
     splits = load_splits(data_args)
     output_dir = training_args.output_dir
-    recipe.check_recipe(output_dir, model_args, data_args, training_args, False, accept_changes)
+    resuming.check_recipe(output_dir, model_args, data_args, training_args, False, accept_changes)
     if dry_run:
         training_args.output_dir, training_args.report_to = tempfile.mkdtemp(), []
         training_args.push_to_hub = False
         atexit.register(shutil.rmtree, training_args.output_dir)
-    recipe.check_writable(output_dir, make=not dry_run)
+    resuming.check_writable(output_dir, make=not dry_run)
     set_seed(training_args.seed)
     processor = recipe.build_processor(model_args)
     model = recipe.build_model(model_args)
@@ -105,7 +105,7 @@ def _run(argv: list[str], preemption: PreemptionCallback) -> dict:
             splits, data_args.content_hashes and not dry_run, Path(training_args.output_dir) / AUDIO_HASHES
         )
         if last_checkpoint is not None:
-            recipe.check_same_data(last_checkpoint, manifest)
+            resuming.check_same_data(last_checkpoint, manifest)
     try:
         trainer = SupClapTrainer(
             model=model,
@@ -138,7 +138,7 @@ def _run(argv: list[str], preemption: PreemptionCallback) -> dict:
             print(text)
         return {}
     # only now, so that a start that failed can be mended in the same folder
-    recipe.check_recipe(output_dir, model_args, data_args, training_args, True, accept_changes)
+    resuming.check_recipe(output_dir, model_args, data_args, training_args, True, accept_changes)
     try:
         trainer.train(resume_from_checkpoint=last_checkpoint)
     finally:

@@ -21,7 +21,7 @@ from transformers import BertConfig
 from supclap import CedConfig, SupClapConfig, SupClapForContrastiveTraining, SupClapLoss, SupClapModel
 from supclap.drift import MEMORY_BATCHES, embed_in_eval_mode
 from supclap.losses.forces import push_statistics
-from supclap.recipe import keep_freed_memory
+from supclap.process import keep_freed_memory
 from supclap.training_args import SupClapTrainingArguments
 
 

@@ -28,8 +28,8 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 import train_supclap  # noqa: E402
 from supclap.drift import DRIFT_FILE, read_drift  # noqa: E402
-from supclap.recipe import RECIPE_FILE  # noqa: E402
 from supclap.report import RESULTS  # noqa: E402
+from supclap.resuming import RECIPE_FILE  # noqa: E402
 from supclap.run_record import RUN_FILE  # noqa: E402
 
 

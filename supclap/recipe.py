@@ -1,12 +1,6 @@
 """From a recipe to a trained, evaluated and saved model: what `train_supclap.py` does, step by step."""
 
-import ctypes
-import dataclasses
 import itertools
-import json
-import os
-import platform
-import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,12 +16,10 @@ from transformers.integrations import get_available_reporting_integrations
 
 from modeling_supclap import CED_SIZES, CedConfig, SupClapModel
 from processing_supclap import SupClapFeatureExtractor, SupClapProcessor
-from supclap.checkpointing import flush
 from supclap.config import DataArguments, ModelArguments, RecipeError
 from supclap.data.augment import SpectrogramAugment, WaveformAugment
 from supclap.data.captions import CaptionedClips
 from supclap.data.collator import ContrastiveCollator
-from supclap.data.manifest import MANIFEST
 from supclap.data.mixing import SceneMixer
 from supclap.data.streaming import RowStream, StreamedClips
 from supclap.layer_rates import encoder_layers
@@ -36,36 +28,7 @@ from supclap.values import check_value, unknown_key
 
 
 T = TypeVar("T")
-RECIPE_FILE = "recipe.json"
 TRACKERS = ("tensorboard", "trackio", "wandb")  # of the extra "tracking"
-# What may change between a killed run and its continuation without changing its losses.
-_FREE_ON_RESUME = {
-    "output_dir",
-    "logging_steps",
-    "save_steps",
-    "save_total_limit",
-    "disable_tqdm",
-    "report_to",
-    "hub_strategy",
-    "dataloader_pin_memory",
-    "skip_nonfinite_steps",
-    "drift",
-    "drift_steps",
-    "drift_probe_size",
-}
-
-
-# What may change when the user asks to go on with it: the state of a checkpoint fits all the same.
-_CHANGEABLE = {
-    "learning_rate",
-    "text_learning_rate",
-    "radius_learning_rate",
-    "muon_learning_rate",
-    "weight_decay",
-    "max_grad_norm",
-    "bf16",
-    "fp16",
-}
 
 
 def resolve_model_path(name: str) -> str:
@@ -370,164 +333,3 @@ def check_batch_size(data: CaptionedClips | StreamedClips, args: SupClapTraining
             f"{len(data)} clips do not fill one step of {pairs} pairs: set per_device_train_batch_size to at most "
             f"{len(data) // args.world_size}."
         )
-
-
-def check_recipe(
-    output_dir: str | Path,
-    model: ModelArguments,
-    data: DataArguments,
-    training: SupClapTrainingArguments,
-    write: bool = True,
-    accept_changes: bool = False,
-) -> None:
-    """Writes the recipe of a new run; refuses to go on from a run with another one.
-
-    Args:
-        write: Whether to write it; a dry run only checks.
-        accept_changes: Whether to go on with other learning rates, weight decay, clipping or precision than before.
-
-    Raises:
-        RecipeError: `output_dir` holds a run with other settings; each is named with both values.
-    """
-    if training.ignore_data_skip:
-        raise RecipeError(
-            "ignore_data_skip true would train a resumed run on clips that it has seen in place of the next ones: leave "
-            "it out."
-        )
-    current = {
-        **dataclasses.asdict(model),
-        **dataclasses.asdict(data),
-        **{key: value for key, value in training.to_dict().items() if key in _resumable_keys()},
-        "world_size": training.world_size,  # it decides which pairs meet in a batch
-    }
-    if data.streaming:
-        current["dataloader_num_workers"] = training.dataloader_num_workers  # they share the stream
-    current = json.loads(json.dumps(current))
-    path = Path(output_dir) / RECIPE_FILE
-    if path.exists():
-        try:
-            previous = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise RecipeError(
-                f"{path} is damaged ({error}). Delete it to go on with the settings of this command, which have to be "
-                "those that the run began with."
-            ) from None
-        changed = {
-            key: f"{key}: {previous.get(key)!r} there, {current.get(key)!r} now"
-            for key in sorted(previous.keys() | current.keys())
-            if previous.get(key) != current.get(key)
-        }
-        # null or not decides which parts have rates of their own, by which the optimizer's state is laid out
-        changeable = {key for key in changed.keys() & _CHANGEABLE if None not in (previous.get(key), current.get(key))}
-        fixed = [told for key, told in changed.items() if key not in changeable or not accept_changes]
-        if fixed:
-            also = "" if changed.keys() - changeable else ", or add --resume-with-changes to go on with the new ones"
-            raise RecipeError(
-                f"{output_dir} holds a run with other settings ({'; '.join(fixed)}). Set another --output_dir to "
-                f"start anew, or the old settings to go on{also}."
-            )
-        write = write and bool(changed)
-    if not write:
-        return
-    check_writable(output_dir)
-    part = path.with_suffix(f".part{os.getpid()}")  # each rank writes the same
-    part.write_text(json.dumps(current, indent=1), encoding="utf-8")
-    flush(part)
-    part.replace(path)
-
-
-def check_same_data(checkpoint: str | Path, manifest: dict) -> None:
-    """Raises a [`RecipeError`] when the clips or captions of a split are others than a checkpoint was trained with.
-
-    What neither manifest knows, as of a stream, is not compared.
-    """
-    path = Path(checkpoint) / MANIFEST
-    if not path.exists():
-        return
-    previous = json.loads(path.read_text(encoding="utf-8"))["splits"]
-    current = json.loads(json.dumps(manifest))["splits"]
-    changed = [
-        split
-        for split in sorted(previous.keys() | current.keys())
-        if any(previous.get(split, {}).get(key) != current.get(split, {}).get(key) for key in ("revision", "clips"))
-    ]
-    if changed:
-        raise RecipeError(
-            f"the clips or captions of {', '.join(changed)} are not those that {checkpoint} was trained with, which "
-            f"{MANIFEST} in it lists. Restore them to go on, or set another --output_dir to start anew."
-        )
-
-
-def check_writable(output_dir: str | Path, make: bool = True) -> None:
-    """Raises a [`RecipeError`] when nothing can be written to the folder of a run.
-
-    Args:
-        make: Whether to make it; otherwise the first folder above it that is there is tried.
-    """
-    try:
-        folder = Path(output_dir)
-        if make:
-            folder.mkdir(parents=True, exist_ok=True)
-        existing = next(one for one in (folder, *folder.absolute().parents) if one.exists())
-        tempfile.TemporaryFile(dir=existing).close()
-    except OSError as error:
-        raise RecipeError(f"output_dir {str(output_dir)!r} cannot be written: {error}. Name another one.") from error
-
-
-def _resumable_keys() -> set[str]:
-    own = {item.name for item in dataclasses.fields(SupClapTrainingArguments)}
-    changing = {
-        "seed",
-        "learning_rate",
-        "per_device_train_batch_size",
-        "gradient_accumulation_steps",
-        "max_steps",
-        "num_train_epochs",
-        "warmup_steps",
-        "lr_scheduler_type",
-        "weight_decay",
-        "optim",
-        "bf16",
-        "fp16",
-        "max_grad_norm",
-        "adam_beta1",
-        "adam_beta2",
-        "adam_epsilon",
-        "optim_args",
-        "lr_scheduler_kwargs",
-        "data_seed",
-        "train_sampling_strategy",
-    }
-    objective = set(SupClapTrainingArguments.__annotations__)
-    return (own & (changing | objective)) - _FREE_ON_RESUME
-
-
-def quiet_libraries() -> None:
-    """Turns off the bars of loading and saving files, so that what is left on the screen is training's own."""
-    import datasets
-    import transformers
-
-    datasets.disable_progress_bars()
-    transformers.utils.logging.disable_progress_bar()
-
-
-def keep_freed_memory() -> None:
-    """Lets training on a CPU use freed memory again; glibc gives what a step frees back to the system.
-
-    Each step would have all its pages mapped and zeroed anew.
-    """
-    if platform.libc_ver()[0] == "glibc" and not torch.cuda.is_available():
-        mallopt = ctypes.CDLL(None).mallopt
-        trim_threshold, mmap_threshold = -1, -3  # malloc.h
-        mallopt(trim_threshold, 2**31 - 1)
-        mallopt(mmap_threshold, 2**25)  # the largest it takes
-
-
-def use_all_cores(workers: int = 0) -> None:
-    """Lets one CPU process use every core that its data workers leave; `accelerate launch` sets one thread.
-
-    On a core that a worker needs too, the threads of each operation wait for the one that was interrupted.
-    """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 and not torch.cuda.is_available():
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        torch.set_num_threads(max((cores or 1) - workers, 1))

@@ -11,7 +11,7 @@ from supclap.drift import DRIFT_FILE
 from supclap.evaluation.queries import FOLDER, save_queries
 from supclap.guard import NONFINITE_BATCHES, GuardRailsCallback
 from supclap.model_card import write_card
-from supclap.recipe import RECIPE_FILE
+from supclap.resuming import RECIPE_FILE
 from supclap.run_record import RUN_FILE, record_run
 from supclap.trainer import SupClapTrainer
 from supclap.training_model import CRITERION_WEIGHTS

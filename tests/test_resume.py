@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from supclap import SupClapTrainingArguments
 from supclap.checkpointing import CheckpointError, check_whole
 from supclap.config import DataArguments, ModelArguments, RecipeError
-from supclap.recipe import check_recipe
+from supclap.resuming import check_recipe
 
 
 STEPS = 18

@@ -305,9 +305,9 @@ def test_frozen_layers_have_no_dropout_in_training(tiny_model):
 def test_freed_memory_is_used_again_without_mapping_its_pages_anew():
     code = """if True:
         import resource, sys, numpy
-        from supclap import recipe
+        from supclap import process
         if sys.argv[1] == "keep":
-            recipe.keep_freed_memory()
+            process.keep_freed_memory()
         def step():
             blocks = [numpy.ones(2**21) for _ in range(8)]
         step()
