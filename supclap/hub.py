@@ -8,7 +8,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from supclap.model_card import CARD, MARKER, Facts, read_json, write_card
+from supclap.card_facts import Facts, read_json
+from supclap.model_card import CARD, MARKER, write_card
 
 
 if TYPE_CHECKING:
