@@ -3,6 +3,7 @@
 import json
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -28,7 +29,8 @@ class DriftCallback(TrainerCallback):
     - `cos_step`, `cos_step_tangent`: between the change that the optimiser's step makes to the embeddings of a held probe
       batch (in eval mode and float32, whatever training computes in) and the pull.
     - `push_ratio`, `push_global`, `push_local`: on the probe, from the embeddings of the last 16 training batches, which
-      are up to 16 steps old.
+      are up to 16 steps old. Those with the `clip_ids` of an anchor, such as its own pair, do not push it; in batches
+      without `clip_ids` no pair is told from others.
     - `radius_p10` … `shrink_p90`: of the training batch, with SVR.
 
     Nothing is drawn from the random numbers of training, and its course is the same with the callback and without.
@@ -46,8 +48,9 @@ class DriftCallback(TrainerCallback):
         if steps < 1 or probe_size < 1:
             raise ValueError(f"drift_steps and drift_probe_size must be at least 1; got {steps} and {probe_size}.")
         self.log, self.steps, self.probe_size = log, steps, probe_size
-        self.memory: deque[tuple[Tensor, Tensor]] = deque(maxlen=MEMORY_BATCHES)
+        self.memory: deque[tuple[Tensor, Tensor, Tensor | None]] = deque(maxlen=MEMORY_BATCHES)
         self.probe: list[dict[str, Tensor]] | None = None
+        self.probe_ids: Tensor | None = None
         self.measuring = False
         self.values: dict[str, Tensor] = {}
 
@@ -73,13 +76,16 @@ class DriftCallback(TrainerCallback):
         if not (criterion.training and torch.is_grad_enabled()):
             return
         audio, text = inputs[:2]
-        self.memory.append((audio.detach(), text.detach()))
+        self.memory.append((audio.detach(), text.detach(), named.get("ids")))
         if self.measuring and not self.gradients and audio.requires_grad and text.requires_grad:
             self.pair = audio.detach(), text.detach()
-            audio.register_hook(lambda gradient: self.gradients.setdefault("audio", gradient))
-            text.register_hook(lambda gradient: self.gradients.setdefault("text", gradient))
+            audio.register_hook(partial(self._keep, "audio"))
+            text.register_hook(partial(self._keep, "text"))
             if output.radii is not None:
                 self.values |= forces.radius_statistics(output.radii, output.distance)
+
+    def _keep(self, name: str, gradient: Tensor) -> None:
+        self.gradients.setdefault(name, gradient)
 
     def on_pre_optimizer_step(self, args, state, control, model=None, train_dataloader=None, **kwargs):
         if not self.measuring:
@@ -90,13 +96,17 @@ class DriftCallback(TrainerCallback):
                 "cos_gradient", (-self.gradients["audio"], audio, text), (-self.gradients["text"], text, audio)
             )
         if self.probe is None:
-            self.probe = _build_probe(train_dataloader, self.probe_size, args.train_batch_size, args.device)
+            self.probe, self.probe_ids = _build_probe(
+                train_dataloader, self.probe_size, args.train_batch_size, args.device
+            )
         audio, text = self.before = embed_in_eval_mode(model, self.probe)
         scale, bias = logit_scale(model.clap).detach(), getattr(model.clap, "logit_bias", None)
         bias = None if model.criterion.objective == "infonce" else 0.0 if bias is None else bias.detach()
-        audios, texts = ([batch[side] for batch in self.memory] for side in (0, 1))
-        on_text = forces.push_statistics(text, audio, audios, scale, bias)
-        on_audio = forces.push_statistics(audio, text, texts, scale, bias)
+        audios, texts, ids = zip(*self.memory, strict=True)
+        known = self.probe_ids
+        same_clip = [None if known is None or one is None else known[:, None] == one for one in ids]
+        on_text = forces.push_statistics(text, audio, audios, scale, bias, same_clip)
+        on_audio = forces.push_statistics(audio, text, texts, scale, bias, same_clip)
         self.values |= {name: (on_text[name] + on_audio[name]) / 2 for name in on_text}
 
     def on_optimizer_step(self, args, state, control, model=None, **kwargs):
@@ -117,21 +127,25 @@ class DriftCallback(TrainerCallback):
             Path(args.output_dir).mkdir(parents=True, exist_ok=True)
             with open(Path(args.output_dir) / DRIFT_FILE, "a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": state.global_step, **values}) + "\n")
+        due = control.should_log
         self.log({f"drift/{name}": value for name, value in values.items()})
+        control.should_log = due  # the Trainer takes any log for that of its losses
 
 
-def _build_probe(loader, size: int, batch_size: int, device) -> list[dict[str, Tensor]]:
+def _build_probe(loader, size: int, batch_size: int, device) -> tuple[list[dict[str, Tensor]], Tensor | None]:
+    """Batches of the probe, and the ids of its clips where they have some."""
     data = loader.dataset
     with torch.random.fork_rng():
         samples = [data[index * len(data) // size] for index in range(min(size, len(data)))]
         batches = [
             loader.collate_fn(samples[start : start + batch_size]) for start in range(0, len(samples), batch_size)
         ]
+    clip_ids = torch.cat([batch["clip_ids"] for batch in batches]).to(device) if "clip_ids" in batches[0] else None
     # ids of pairs and of clips are no inputs of the towers
     return [
         {name: value.to(device) for name, value in batch.items() if name not in ("ids", "clip_ids")}
         for batch in batches
-    ]
+    ], clip_ids
 
 
 @torch.no_grad()

@@ -38,6 +38,16 @@ def test_pull_and_push_add_up_to_the_negative_gradient_of_the_loss(bias):
         torch.testing.assert_close(pull + pushed, -gradient[i], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("bias", [None, -1.0])
+def test_columns_of_an_anchors_own_clip_do_not_push_it(bias):
+    anchor, positive, negatives = unit(2, 5, seed=1), unit(2, 5, seed=2), unit(4, 5, seed=3)
+    same_clip = torch.tensor([[True, False, False, True], [False, True, False, False]])
+    pushed = forces.push(anchor, positive, negatives, 3.0, bias, same_clip)
+    for i in range(2):
+        expected = forces.push(anchor[i : i + 1], positive[i : i + 1], negatives[~same_clip[i]], 3.0, bias)
+        torch.testing.assert_close(pushed[i : i + 1], expected, rtol=1e-12, atol=1e-12)
+
+
 def test_a_move_along_the_pull_has_no_drift_and_one_across_has_nothing_else():
     anchor, positive = unit(5, 4, seed=1), unit(5, 4, seed=2)
     direction, _ = forces.pull_direction(anchor, positive)
@@ -84,15 +94,20 @@ def test_radius_statistics_are_deciles():
     assert {name: value.item() for name, value in statistics.items()} == pytest.approx(expected, abs=1e-6)
 
 
+def test_a_pair_that_coincides_shrinks_nothing():
+    statistics = forces.radius_statistics(torch.full((2, 3), 0.1), torch.zeros(3))
+    assert {statistics[f"shrink_p{percent}"].item() for percent in (10, 50, 90)} == {1.0}
+
+
 # ---- The callback ----
 
 
-def trainer(folder, **options):
+def trainer(folder, data=None, **options):
     defaults = {"per_device_train_batch_size": 4, "max_steps": 4, "learning_rate": 1e-2, "logging_steps": 1}
     defaults |= {"save_strategy": "no", "use_cpu": True, "disable_tqdm": True, "seed": 0}
     args = SupClapTrainingArguments(str(folder), **defaults | options)
     torch.manual_seed(0)
-    data = samples("clip")
+    data = samples("clip") if data is None else data
     return SupClapTrainer(clip_model(), args, data_collator=torch.utils.data.default_collate, train_dataset=data)
 
 
@@ -113,6 +128,30 @@ def test_measurements_go_to_the_log_and_to_the_file_and_change_nothing(tmp_path)
     assert [entry["step"] for entry in logged] == [2, 4]
     assert logged[1]["drift/cos_step"] == entries[1]["cos_step"]
     assert not (tmp_path / "plain" / DRIFT_FILE).exists()
+    losses, same_losses = (
+        [(entry["step"], entry["loss"]) for entry in run.state.log_history if "loss" in entry]
+        for run in (plain, measured)
+    )
+    assert len(losses) == 4
+    assert same_losses == losses
+
+
+def test_the_push_on_the_probe_leaves_its_own_pairs_out(tmp_path):
+    data = [sample | {"clip_ids": 7 * number} for number, sample in enumerate(samples("clip", 4))]
+    options = {"drift": True, "drift_steps": 1, "drift_probe_size": 4, "max_steps": 1, "learning_rate": 0.0}
+    run = trainer(tmp_path, data, train_sampling_strategy="sequential", **options)
+    run.train()
+    (entry,) = read_drift(tmp_path / DRIFT_FILE)
+    batch = torch.utils.data.default_collate(data)
+    del batch["clip_ids"]
+    with torch.no_grad():
+        audio, text = run.model.eval().embed(batch)
+    own, scale = [torch.eye(4, dtype=torch.bool)], run.model.clap.logit_scale.exp()
+    sides = (text, audio, [audio], scale, None, own), (audio, text, [text], scale, None, own)
+    expected = sum(forces.push_statistics(*side)["push_global"].item() for side in sides) / 2
+    assert entry["push_global"] == pytest.approx(expected, rel=1e-4)
+    without = sum(forces.push_statistics(*side[:-1])["push_global"].item() for side in sides) / 2
+    assert entry["push_global"] != pytest.approx(without, rel=0.01)
 
 
 def test_gradient_and_step_are_those_of_training(tmp_path):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from supclap.losses.contrastive import similarity_logits
-from supclap.losses.svr import EPS
+from supclap.losses.svr import EPS, share_of_distance
 
 
 def pull_direction(anchor: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,21 +51,25 @@ def push(
     negatives: Tensor,
     logit_scale: Tensor | float,
     logit_bias: Tensor | float | None = None,
+    same_clip: Tensor | None = None,
 ) -> Tensor:
     """Force that negatives put on each anchor: `-(1/tau) sum_j P_j k_j`, the negative gradient of its own row of the loss.
 
     Args:
         anchor: (B, D).
         positive: (B, D).
-        negatives: (M, D), all negatives of all anchors.
+        negatives: (M, D), negatives of the anchors.
         logit_scale: 1/tau.
         logit_bias: Bias of SigLIP, whose `P_j = sigmoid(z_j + b)`; None for InfoNCE, whose `P_j` is the softmax over the
             positive and the negatives.
+        same_clip: (B, M) bool, columns that are no negatives of an anchor, since they are of its clip; none when omitted.
 
     Returns:
         (B, D).
     """
     logits = similarity_logits(anchor, negatives, logit_scale)
+    if same_clip is not None:
+        logits = logits.masked_fill(same_clip, -torch.inf)
     if logit_bias is not None:
         weights = torch.sigmoid(logits + logit_bias)
     else:
@@ -80,6 +84,7 @@ def push_statistics(
     batches: list[Tensor],
     logit_scale: Tensor | float,
     logit_bias: Tensor | float | None = None,
+    same_clip: list[Tensor | None] | None = None,
 ) -> dict[str, Tensor]:
     """The push of L_orig on held anchors, from each of several batches of negatives.
 
@@ -89,6 +94,7 @@ def push_statistics(
         batches: The memory: negatives of past batches, each (n, D).
         logit_scale: 1/tau.
         logit_bias: As in `push`.
+        same_clip: As in `push`, one for each batch.
 
     Returns:
         Scalars, means over anchors: `push_ratio`, norm of the part across the pull over that of the part along it,
@@ -96,7 +102,13 @@ def push_statistics(
         push; `push_local`, root mean square of what the batches deviate from it: what the draw of the batch adds.
     """
     direction, _ = pull_direction(anchor, positive)
-    pushes = torch.stack([push(anchor, positive, negatives, logit_scale, logit_bias) for negatives in batches])
+    same_clip = [None] * len(batches) if same_clip is None else same_clip
+    pushes = torch.stack(
+        [
+            push(anchor, positive, negatives, logit_scale, logit_bias, same)
+            for negatives, same in zip(batches, same_clip, strict=True)
+        ]
+    )
     along, across = split(pushes, direction)
     ratio = across.norm(dim=-1) / along.norm(dim=-1).clamp_min(torch.finfo(across.dtype).tiny)
     mean = across.mean(0)
@@ -109,7 +121,7 @@ def push_statistics(
 
 def radius_statistics(radii: Tensor, distance: Tensor) -> dict[str, Tensor]:
     """Deciles 1, 5 and 9 of the radii (directions, B) and of the factors `1 - R/||a - t||` on the push across the pull."""
-    shrink = 1 - radii / distance.clamp_min(EPS)
+    shrink = 1 - share_of_distance(radii, distance)
     return {
         f"{name}_p{percent}": torch.quantile(values.float().flatten(), percent / 100)
         for name, values in (("radius", radii), ("shrink", shrink))
