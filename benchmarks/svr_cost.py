@@ -1,6 +1,6 @@
 """What support vectors cost: InfoNCE against bi-DynamicSVR, as ratios of times measured in turns in one run.
 
-    python benchmarks/svr_cost.py loss --batches 24 96 384 1536 --max-ratio 2.8
+    python benchmarks/svr_cost.py loss --max-ratio 2.8
     python benchmarks/svr_cost.py loss --batches 16384 --chunk 512 --repeats 1
     python benchmarks/svr_cost.py step --max-ratio 1.02
 
@@ -103,7 +103,7 @@ def whole_step(batch: int, seconds: float, tokens: int, repeats: int) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["loss", "step"])
-    parser.add_argument("--batches", type=int, nargs="+", default=[24, 96, 384, 1536])
+    parser.add_argument("--batches", type=int, nargs="+", default=[24, 96, 384, 768, 1536, 2100, 3072, 4096])
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--chunk", type=int, help="rows of the loss at a time")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of the clips of `step`")

@@ -23,9 +23,9 @@ def keep_freed_memory() -> None:
     """
     if platform.libc_ver()[0] == "glibc" and not torch.cuda.is_available():
         mallopt = ctypes.CDLL(None).mallopt
-        trim_threshold, mmap_threshold = -1, -3  # malloc.h
+        trim_threshold, mmap_max = -1, -4  # malloc.h
         mallopt(trim_threshold, 2**31 - 1)
-        mallopt(mmap_threshold, 2**25)  # the largest it takes
+        mallopt(mmap_max, 0)
 
 
 def use_all_cores(workers: int = 0) -> None:

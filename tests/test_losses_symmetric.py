@@ -13,6 +13,7 @@ from supclap.losses import (
     siglip,
     similarity_logits,
     support_vectors,
+    symmetric,
 )
 
 
@@ -96,6 +97,7 @@ def test_values_and_gradients_are_those_of_the_sum_of_the_terms(objective, name,
 def test_rows_beyond_the_cache_are_taken_in_chunks_unasked(monkeypatch):
     loss, inputs = case("infonce", "dynamic")
     expected = torch.autograd.grad(by_terms(loss, **inputs)[0], list(inputs.values()))
+    monkeypatch.setattr(symmetric, "SQUARE_ELEMENTS", 48)  # 7 * 7 - 1
     monkeypatch.setattr(chunked, "CHUNK_ELEMENTS", 12)  # 4 * 12 < 7 * 7
     monkeypatch.setattr(chunked, "LEAST_ROWS", 3)
     taken = []
@@ -107,6 +109,33 @@ def test_rows_beyond_the_cache_are_taken_in_chunks_unasked(monkeypatch):
     got = torch.autograd.grad(loss(inputs["audio"], inputs["text"], inputs["scale"]).loss, list(inputs.values()))
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-12)
     assert taken == [6, 6, 2]  # both directions of 3, 3 and 1 rows
+
+
+@pytest.mark.parametrize("objective", ["infonce", "siglip"])
+@pytest.mark.parametrize("chunk_size", [None, 3])
+@pytest.mark.parametrize("distance", [0.02, 1e-3, 1e-4])
+def test_gradients_of_pairs_that_nearly_coincide_hold_in_float32(objective, chunk_size, distance):
+    loss, inputs = case(objective, "static", radius_init=0.1, chunk_size=chunk_size)
+    near = inputs["audio"].detach() + distance * unit(B, D, seed=3)
+    inputs["text"] = F.normalize(near, dim=-1).float().double().requires_grad_()
+    inputs["audio"] = inputs["audio"].detach().float().double().requires_grad_()
+    leaves = list(inputs.values())
+    expected = torch.autograd.grad(by_terms(loss, **inputs)[0], leaves)
+    single = {name: value.detach().float().requires_grad_() for name, value in inputs.items()}
+    output = loss.float()(single["audio"], single["text"], single["scale"], single.get("bias"))
+    got = torch.autograd.grad(output.loss, list(single.values()))
+    for value, reference in zip(got, expected, strict=True):
+        assert (value - reference).norm() < 1e-3 * reference.norm()
+
+
+@pytest.mark.parametrize("chunk_size", [None, 3])
+def test_a_weight_of_0_leaves_the_loss_of_the_anchors(chunk_size):
+    loss, inputs = case("infonce", "dynamic", alpha=0.0, beta=0.0, chunk_size=chunk_size)
+    logits = similarity_logits(inputs["text"], inputs["audio"], inputs["scale"])
+    leaves = list(inputs.values())
+    expected = torch.autograd.grad(info_nce(logits) + info_nce(logits.T), leaves)
+    got = torch.autograd.grad(loss(inputs["audio"], inputs["text"], inputs["scale"]).loss, leaves)
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("frozen", ["audio", "text", "scale", "radius", "radius.0.mlp.2"])

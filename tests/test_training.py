@@ -309,7 +309,7 @@ def test_freed_memory_is_used_again_without_mapping_its_pages_anew():
         if sys.argv[1] == "keep":
             process.keep_freed_memory()
         def step():
-            blocks = [numpy.ones(2**21) for _ in range(8)]
+            blocks = [numpy.ones(2**size) for size in (20, 21, 22, 23)]
         step()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         step()

@@ -1,8 +1,8 @@
 """L_orig, L_svr of both directions and L_cons in one pass over the rows: the default objective, and the one that costs most.
 
-The logits of a support vector lie between those of its anchor and those of its positive: with the share s = R/||a - t||,
-`t_sup a_j = (1 - s) t a_j + s a a_j`. The first are those of L_orig and of the radius predictor, so that all three share
-them and send one gradient through them. Rows are taken in chunks as in `chunked`, which keeps them in the cache.
+The logits of anchors serve L_orig and the radius predictor. Those of support vectors follow on a CPU, where products are
+dear: with the share s = R/||a - t||, `t_sup a_j = (1 - s) t a_j + s a a_j`, whose matrices are symmetric or shared by
+both directions. Otherwise rows are taken in chunks as in `chunked`.
 """
 
 from collections.abc import Callable
@@ -16,6 +16,12 @@ from supclap.losses.chunked import Masks, Score, fitting_rows, ready_gradients
 from supclap.losses.precision import without_autocast
 from supclap.losses.radius import ParameterGradients
 from supclap.losses.svr import share_of_distance
+
+
+SQUARE_ELEMENTS = 2**24
+"""Logits of a batch that is taken at once on a CPU: 64 MB in float32, five times."""
+LEAST_DISTANCE = 0.01
+"""For nearer pairs, float32 logits of the anchor and of its positive differ too little for the gradients of the radius."""
 
 
 @dataclass
@@ -84,11 +90,14 @@ class _Pass(torch.autograd.Function):
         ctx: FunctionCtx, terms: SymmetricContrast, text, audio, audio_keys, text_keys, scale, bias, *parameters
     ):
         rows = len(text)
-        size = fitting_rows(min(terms.chunk_size or rows, rows), len(audio_keys), text.device)
+        size = min(terms.chunk_size or rows, rows)
         totals = _Totals(terms, bias, parameters, wanted=any(ctx.needs_input_grad))
-        if audio_keys is audio and size >= rows:
+        square = audio_keys is audio and size == rows and rows**2 <= SQUARE_ELEMENTS
+        # another device would be waited for
+        if square and text.device.type == "cpu" and terms.distance.min() >= LEAST_DISTANCE:
             gradients = _square(totals, text, audio, scale)
         else:
+            size = fitting_rows(size, len(audio_keys), text.device)
             gradients = _in_chunks(totals, text, audio, audio_keys, text_keys, scale, size)
         if totals.wanted:
             ctx.save_for_backward(*gradients, *totals.of_bias_and_parameters())
@@ -106,7 +115,7 @@ class _Pass(torch.autograd.Function):
 
 
 def _square(totals, text, audio, scale) -> tuple[Tensor, Tensor, None, None, Tensor]:
-    """All rows at once, which are all columns: seven products for twelve.
+    """All rows at once, which are all columns, on a CPU: seven products for twelve.
 
     The logits of one direction are those of the other transposed, those between keys are symmetric.
     """
@@ -116,9 +125,18 @@ def _square(totals, text, audio, scale) -> tuple[Tensor, Tensor, None, None, Ten
     own[1] = own[0].T
     torch.mm(scaled_audio, audio.T, out=of_positive[0])
     torch.mm(scaled_text, text.T, out=of_positive[1])
-    totals.add(slice(None), own, of_positive)
+    share, add_through = totals.shares(slice(None), own)
+    weight = share[:, :, None]
+    moved = torch.lerp(own, of_positive, weight)
+    of_positive -= own
+    _, on_moved = totals.score(slice(None), own, moved)
     if not totals.wanted:
         return None, None, None, None, None
+    add_through(of_positive.mul_(on_moved).sum(-1).mul_(totals.terms.alpha))
+    if totals.terms.one_matrix:
+        own[1] = 0
+    own.addcmul_(on_moved, totals.terms.alpha * (1 - weight))
+    torch.mul(on_moved, totals.terms.alpha * weight, out=of_positive)
     # torch transposes while copying one matrix, but reads across its rows in a sum, and in a copy of several
     transposed = own[1].T.contiguous()
     own[0] += transposed
@@ -134,33 +152,41 @@ def _square(totals, text, audio, scale) -> tuple[Tensor, Tensor, None, None, Ten
     on_text = torch.addmm(text, of_positive[1], scaled_text, beta=0, **mean).addmm_(own[0], scaled_audio, **mean)
     # each logit is counted by both of its factors, and the distance does not depend on the scale
     twice = torch.dot(text.flatten(), on_text.flatten()) + torch.dot(audio.flatten(), on_audio.flatten())
-    twice -= torch.dot(by_distance, totals.distance.square())
+    twice -= torch.dot(by_distance, totals.terms.distance.square())
     return on_text, on_audio, None, None, twice / (2 * scale)
 
 
 def _in_chunks(totals, text, audio, audio_keys, text_keys, scale, size) -> tuple[Tensor | None, ...]:
+    alpha, difference = totals.terms.alpha, totals.terms.difference
     keys = torch.stack([audio_keys, text_keys])
-    # (direction, anchor or positive, B, D)
-    moving = torch.stack([text, audio, audio, text]).view(2, 2, *text.shape)
-    scaled = scale * moving
-    on_moving, on_keys = torch.empty_like(moving), torch.zeros_like(keys)
+    anchors, positives = torch.stack([text, audio]), torch.stack([audio, text])
+    towards = torch.stack([difference, -difference])  # exact where logits would differ by their rounding
+    on_anchors, on_positives, on_keys = torch.zeros_like(anchors), torch.empty_like(anchors), torch.zeros_like(keys)
+    on_scale = 0
     for start in range(0, len(text), size):
         chunk = slice(start, start + size)
-        vectors = scaled[:, :, chunk].flatten(1, 2)
-        logits = torch.bmm(vectors, keys.mT)
-        totals.add(chunk, *logits.unflatten(1, (2, -1)).unbind(1))
-        if totals.wanted:
-            on_moving[:, :, chunk] = torch.bmm(logits, keys).unflatten(1, (2, -1))
-            on_keys.baddbmm_(logits.mT, vectors)
+        anchor = anchors[:, chunk]
+        own = torch.bmm(scale * anchor, keys.mT)
+        share, add_through = totals.shares(chunk, own)
+        weight = share[:, :, None]
+        support = torch.lerp(anchor, positives[:, chunk], weight)
+        on_own, on_moved = totals.score(chunk, own, torch.bmm(scale * support, keys.mT))
+        if not totals.wanted:
+            continue
+        sides = slice(len(on_own))  # the texts' alone where one matrix is for both
+        for vectors, gradient in ((anchor[sides], on_own), (support, on_moved.mul_(alpha))):
+            on_keys[: len(gradient)].baddbmm_(gradient.mT, scale * vectors)
+        on_anchors[sides, chunk] = of_own = torch.bmm(on_own, keys[sides])
+        of_support = torch.bmm(on_moved, keys)
+        add_through(scale * (towards[:, chunk] * of_support).sum(-1))
+        on_scale += (anchor[sides] * of_own).sum() + (support * of_support).sum()
+        on_anchors[:, chunk].addcmul_(of_support, 1 - weight)
+        torch.mul(of_support, weight, out=on_positives[:, chunk])
     if not totals.wanted:
         return None, None, None, None, None
-    on_scale = torch.dot(moving.flatten(), on_moving.flatten()) / len(text)
-    on_moving *= scale / len(text)
-    on_text, on_audio = on_moving[0, 0] + on_moving[1, 1], on_moving[0, 1] + on_moving[1, 0]
-    by_distance = totals.by_distance()[:, None]
-    on_audio.addcmul_(by_distance, totals.difference)
-    on_text.addcmul_(by_distance, totals.difference, value=-1)
-    return on_text, on_audio, *on_keys.div_(len(text)), on_scale
+    gradients = (on_anchors + on_positives.flip(0)) * (scale / len(text))
+    on_text, on_audio = gradients.addcmul_(totals.by_distance()[:, None], towards, value=-1)
+    return on_text, on_audio, *on_keys.div_(len(text)), on_scale / len(text)
 
 
 class _Totals:
@@ -169,15 +195,17 @@ class _Totals:
     def __init__(self, terms: SymmetricContrast, bias, parameters, wanted: bool):
         self.terms, self.bias, self.parameters, self.wanted = terms, bias, len(parameters), wanted
         self.learned = wanted and any(parameter.requires_grad for parameter in parameters)
-        self.difference, self.distance = terms.difference, terms.distance
-        self.closeness = share_of_distance(1, self.distance)
+        self.closeness = share_of_distance(1, terms.distance)
         self.contrastive = self.svr = self.constraint = self.on_bias = 0
         self.radius, self.used, self.on_distance = [], [], []
         self.on_parameters: list[Tensor] = []
 
-    def add(self, chunk: slice, own: Tensor, of_positive: Tensor) -> None:
-        """Add rows with logits (2, n, N) of their anchors and of their positives, and put the gradients in their place."""
-        terms, distance, closeness = self.terms, self.distance[chunk], self.closeness[chunk]
+    def shares(self, chunk: slice, own: Tensor) -> tuple[Tensor, Callable[[Tensor], None]]:
+        """Shares R/||a - t|| (2, n) from the logits (2, n, N) of anchors, and what takes a gradient of alpha L_svr, summed
+        over the rows, by them; also adds L_cons.
+        """
+        terms, distance, closeness = self.terms, self.terms.distance[chunk], self.closeness[chunk]
+        rows = len(terms.distance)
         radius, of_parameters = terms.predict(own, chunk)
         used = radius.minimum(distance) if terms.clamp_radius else radius
         self.radius.append(radius)
@@ -186,36 +214,38 @@ class _Totals:
             outside = radius - radius.clamp_min(0).minimum(distance)  # see `radius_constraint`
             self.constraint += outside.abs().sum()
         share = used * closeness
-        weight = share[:, :, None]
-        moved = torch.lerp(own, of_positive, weight)
-        if self.bias is not None:
-            moved += self.bias
-        loss, on_moved = terms.score(moved, *terms.support_masks(chunk))
-        self.svr += loss
-        if self.wanted:
-            on_share = of_positive.sub_(own).mul_(on_moved).sum(-1).mul_(terms.alpha / len(self.distance))
-        if self.bias is not None:
-            own += self.bias
-        loss, _ = terms.score(own[:1] if terms.one_matrix else own, *terms.masks(chunk))
-        self.contrastive += loss
-        if not self.wanted:
-            return
-        if terms.one_matrix:
-            own[1:] = 0
-        own.addcmul_(on_moved, terms.alpha * (1 - weight))
-        torch.mul(on_moved, terms.alpha * weight, out=of_positive)
-        if self.bias is not None:
-            self.on_bias += own.sum() + of_positive.sum()
-        on_direction = on_share * closeness
-        self.on_distance.append(-share * on_direction)
-        if self.learned:
+
+        def add_through(on_share: Tensor) -> None:
+            on_direction = on_share.div_(rows) * closeness
+            self.on_distance.append(-share * on_direction)
+            if not self.learned:
+                return
             on_radius = torch.where(radius > distance, 0, on_direction) if terms.clamp_radius else on_direction
             if terms.constrained:
-                on_radius = on_radius.add(outside.sign_(), alpha=terms.beta / len(self.distance))
+                on_radius = on_radius.add(outside.sign_(), alpha=terms.beta / rows)
             gradients = of_parameters(on_radius)
             if self.on_parameters:
                 gradients = [total.add_(part) for total, part in zip(self.on_parameters, gradients, strict=True)]
             self.on_parameters = gradients
+
+        return share, add_through
+
+    def score(self, chunk: slice, own: Tensor, moved: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the losses of logits (2, n, N) of anchors and of support vectors; returns their gradients, on a CPU in place.
+
+        Where one matrix is for both directions, the gradient of the first is (1, n, N).
+        """
+        terms = self.terms
+        if self.bias is not None:
+            own += self.bias
+            moved += self.bias
+        loss, on_moved = terms.score(moved, *terms.support_masks(chunk))
+        self.svr += loss
+        loss, on_own = terms.score(own[:1] if terms.one_matrix else own, *terms.masks(chunk))
+        self.contrastive += loss
+        if self.bias is not None and self.wanted:
+            self.on_bias += on_own.sum() + terms.alpha * on_moved.sum()
+        return on_own, on_moved
 
     def by_distance(self) -> Tensor:
         """(B,): times a - t, what an audio gains and its text loses through ||a - t|| in the shares R/||a - t||."""
@@ -223,4 +253,4 @@ class _Totals:
 
     def of_bias_and_parameters(self) -> tuple[Tensor | None, ...]:
         of_parameters = self.on_parameters or [None] * self.parameters
-        return None if self.bias is None else self.on_bias / len(self.distance), *of_parameters
+        return None if self.bias is None else self.on_bias / len(self.terms.distance), *of_parameters
