@@ -1,5 +1,6 @@
 """`supclap plot-drift`: the drift of several runs in one picture."""
 
+from itertools import cycle
 from pathlib import Path
 
 from supclap.drift import DRIFT_FILE, read_drift
@@ -25,7 +26,9 @@ def plot_drift(runs: list[Path], output: str | Path) -> None:
     Raises:
         ValueError: A run has no measurements; it is named.
     """
+    from matplotlib import colormaps
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     measured = {}
     for folder in runs:
@@ -35,17 +38,22 @@ def plot_drift(runs: list[Path], output: str | Path) -> None:
             raise ValueError(f"{folder} has no measurements in {DRIFT_FILE}: train it with `--drift true`.")
         measured[folder] = entries
     figure = Figure(figsize=(15, 8), layout="constrained")
+    colours = colormaps["tab10" if len(measured) <= 10 else "tab20"].colors
     for axis, (title, curves) in zip(figure.subplots(2, 3).flat, PANELS.items(), strict=True):
-        for colour, (folder, entries) in enumerate(measured.items()):
+        for colour, entries in zip(cycle(colours), measured.values(), strict=False):
             for name, style in curves.items():
                 points = [(entry["step"], entry[name]) for entry in entries if name in entry]
-                label = f"{folder} {name}" if style in "--" else None
                 if points:
-                    axis.plot(*zip(*points, strict=True), style, color=f"C{colour}", label=label)
+                    axis.plot(*zip(*points, strict=True), style, color=colour)
         axis.set(title=title, xlabel="step")
         axis.grid(alpha=0.3)
-        if axis.lines:
-            axis.legend(fontsize="x-small")
+        if len(curves) > 1:
+            axis.legend(
+                handles=[Line2D([], [], color="grey", linestyle=curves[name], label=name) for name in curves],
+                fontsize="x-small",
+            )
+    runs_shown = [Line2D([], [], color=colour, label=str(folder)) for colour, folder in zip(cycle(colours), measured)]
+    figure.legend(handles=runs_shown, loc="outside lower center", ncols=min(len(measured), 4), fontsize="small")
     part = Path(output).with_suffix(".part")
     figure.savefig(part, dpi=100, format="png")
     part.replace(output)

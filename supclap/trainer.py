@@ -47,19 +47,39 @@ def build_criterion(args: SupClapTrainingArguments) -> SupClapLoss:
         objective=args.objective,
         svr=args.svr,
         svr_direction=args.svr_direction,
+        bi_mode=args.bi_mode,
         radius_predictor=args.radius_predictor,
         batch_size=args.train_batch_size * args.world_size,
         alpha=args.svr_weight,
         beta=args.constraint_weight,
         radius_init=args.radius_init,
         radius_range=args.radius_range,
+        share_radius=args.share_radius,
+        sort_negatives=args.sort_negatives,
         clamp_radius=args.clamp_radius,
         on_batch_mismatch=args.on_batch_mismatch,
+        normalize_support=args.normalize_support,
+        detach_positive=args.detach_positive,
         detach_direction=args.detach_direction,
         pull_weight=args.pull_weight,
         perpendicular_push=args.perpendicular_push,
         chunk_size=args.loss_chunk_size,
     )
+
+
+def _check_last_batch(args: SupClapTrainingArguments, data: object) -> None:
+    """Raises a [`SettingsError`] for a last batch that the radius predictor would refuse at the end of the first epoch."""
+    fixed = args.svr == "dynamic" and args.radius_predictor == "similarities" and args.on_batch_mismatch == "error"
+    # Accelerate fills the last batch of several ranks
+    filled = args.dataloader_drop_last or (args.world_size > 1 and args.accelerator_config.even_batches)
+    if not fixed or filled or not hasattr(data, "__len__"):
+        return
+    pairs = args.train_batch_size * args.world_size
+    if rest := len(data) % pairs:
+        raise SettingsError(
+            f"dataloader_drop_last false leaves a last batch of {rest} of {pairs} pairs, which radius_predictor "
+            "'similarities' cannot read: leave it at true, or choose on_batch_mismatch 'pad' or radius_predictor 'summary'."
+        )
 
 
 class _Embedder(torch.nn.Module):
@@ -111,6 +131,7 @@ class SupClapTrainer(CheckpointingTrainer):
                 "`accelerate launch` or `torchrun`, or name one GPU in CUDA_VISIBLE_DEVICES."
             )
         check_best_metric(args, kwargs.get("eval_dataset"))
+        _check_last_batch(args, kwargs.get("train_dataset"))
         super().__init__(
             model=SupClapForContrastiveTraining(model, build_criterion(args), args.grad_cache_chunk_size),
             args=args,

@@ -40,6 +40,24 @@ class SupClapTrainingArguments(TrainingArguments):
     clamp_radius: bool = field(
         default=False, metadata={"help": "Use min(R, distance of the pair), so that the push is never reversed."}
     )
+    share_radius: bool = field(
+        default=True, metadata={"help": "Both directions share a radius (predictor) with svr_direction bi."}
+    )
+    sort_negatives: bool = field(
+        default=False, metadata={"help": "radius_predictor similarities reads the negatives hardest first."}
+    )
+    bi_mode: str = field(
+        default="symmetric",
+        metadata={
+            "help": "svr_direction bi: symmetric moves audios too, text_support contrasts audios with moved texts."
+        },
+    )
+    normalize_support: bool = field(
+        default=False, metadata={"help": "Support vectors of unit length: their similarities are cosines."}
+    )
+    detach_positive: bool = field(
+        default=False, metadata={"help": "Send no gradient to the positive through the support vector."}
+    )
     radius_range: tuple[float, float] | None = field(
         default=None, metadata={"help": "Smallest and largest static radius; no limits when null."}
     )

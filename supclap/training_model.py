@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.tensor import DTensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from modeling_supclap import SupClapPreTrainedModel
 from supclap.dual_encoder import (
@@ -78,6 +79,8 @@ class SupClapForContrastiveTraining(SupClapPreTrainedModel):
             parameters = list(module.parameters())
             if parameters and not any(parameter.requires_grad for parameter in parameters):
                 module.eval()  # no dropout in frozen layers: it would only add noise, and time
+            if self.micro_batch_size is not None and isinstance(module, _BatchNorm):
+                module.eval()  # it would see micro-batches, each twice
         return self
 
     def forward(

@@ -101,6 +101,7 @@ CHOICES = {
     "objective": ("infonce", "siglip"),
     "svr": ("dynamic", "static", None),
     "svr_direction": ("bi", "uni"),
+    "bi_mode": ("symmetric", "text_support"),
     "radius_predictor": ("similarities", "summary"),
     "choose_checkpoint_on": ("validation", "test"),
     "on_batch_mismatch": ("error", "pad"),

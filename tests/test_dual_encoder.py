@@ -1,6 +1,7 @@
 """Other dual encoders: ClapModel and CLIPModel train with the same objectives, with the Trainer and without."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -134,17 +135,21 @@ def test_a_model_that_is_no_dual_encoder_is_refused_with_what_it_lacks():
         check_dual_encoder(torch.nn.Linear(2, 2))
 
 
-def test_a_plain_loop_without_the_trainer_lowers_the_loss():
-    model, loader = clip_model(), torch.utils.data.DataLoader(samples("clip"), batch_size=4)
-    criterion = SupClapLoss(objective="infonce", svr="dynamic", batch_size=4)
-    optimizer = torch.optim.Adam([*model.parameters(), *criterion.parameters()], lr=3e-3)
+def test_the_loop_in_the_docs_lowers_the_loss():
+    page = (Path(__file__).parent.parent / "docs" / "objective.md").read_text(encoding="utf-8")
+    code = page.partition("```python\n")[2].partition("```")[0]
+    names = {"torch": torch, "model": clip_model()}
     losses = []
     for _ in range(4):
-        for batch in loader:
-            image_embeds = embed_other(model, pixel_values=batch.pop("pixel_values"))
-            output = criterion(image_embeds, embed_text(model, **batch), model.logit_scale.exp())
-            output.loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(output.loss.item())
-    assert sum(losses[-2:]) < sum(losses[:2])
+        names["loader"] = torch.utils.data.DataLoader(samples("clip"), batch_size=4)
+        exec(code, names)
+        losses.append(names["output"].loss.item())
+    assert losses[-1] < losses[0]
+
+
+def test_batch_norms_stay_in_eval_mode_with_gradient_caching():
+    wrapped = SupClapForContrastiveTraining(clap_model(), SupClapLoss(svr=None), micro_batch_size=2).train()
+    norms = [module for module in wrapped.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    assert norms
+    assert not any(norm.training for norm in norms)
+    assert wrapped.clap.training

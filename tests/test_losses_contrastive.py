@@ -166,6 +166,13 @@ def test_bad_input_is_named(arguments, message):
         SupClapLoss(svr=None)(**good | arguments)
 
 
+@pytest.mark.parametrize("name", ["audio_embeds", "text_embeds", "ids"])
+def test_input_that_is_no_tensor_is_named(name):
+    good = {"audio_embeds": unit(6, 5), "text_embeds": unit(6, 5, seed=1), "ids": torch.arange(6), "logit_scale": 10.0}
+    with pytest.raises(TypeError, match=f"{name} must be a tensor, got list"):
+        SupClapLoss(svr=None)(**good | {name: good[name].tolist()})
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -176,9 +183,12 @@ def test_bad_input_is_named(arguments, message):
         ({"radius_predictor": "mlp"}, "radius_predictor must be one of"),
         ({"on_batch_mismatch": "drop"}, "on_batch_mismatch must be one of"),
         ({"svr": "dynamic"}, "needs batch_size"),
-        ({"svr": "static", "alpha": -1.0}, "alpha weighs a loss and must be at least 0, got -1.0"),
+        ({"svr": "static", "alpha": -1.0}, "alpha weighs a loss and must be a finite number, at least 0, got -1.0"),
         ({"svr": "static", "beta": -0.01}, "beta weighs a loss"),
         ({"svr": "static", "alpha": math.nan}, "alpha weighs a loss"),
+        ({"svr": "static", "alpha": math.inf}, "alpha weighs a loss"),
+        ({"svr": "static", "radius_init": math.nan}, "radius_init must be a finite number"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"svr": None, "chunk_size": 0}, "chunk_size must be at least 1"),
         ({"svr": "static", "pull_weight": 2.0}, "controls of the plain loss"),
         ({"svr": None, "chunk_size": 4, "perpendicular_push": 0.5}, "controls of the plain loss"),

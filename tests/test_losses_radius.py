@@ -103,6 +103,13 @@ def test_same_clip_is_read_as_the_row_minimum():
     assert SimilarityRadius(5).features(ROW, valid).tolist() == [[5, 1, 1, 2, 3]]
 
 
+def test_same_clip_in_a_long_batch_comes_after_equal_negatives():
+    row = torch.tensor([[5.0, 9.0, 1.0, 2.0, 1.0]])
+    valid = torch.tensor([[True, False, True, True, True]])
+    predictor = SimilarityRadius(4, on_batch_mismatch="pad")
+    assert predictor.features(row, valid).tolist() == [[5, 1, 2, 1]]
+
+
 def test_batch_of_one_is_padded_with_its_positive():
     row = torch.tensor([[2.0]])
     assert SimilarityRadius(3, on_batch_mismatch="pad").features(row, mask(row)).tolist() == [[2, 2, 2]]

@@ -6,6 +6,7 @@ import torch
 from supclap import SupClapTrainer, SupClapTrainingArguments
 from supclap.callbacks import WeightWarmupCallback
 from supclap.data.collator import ContrastiveCollator
+from supclap.errors import SettingsError
 from supclap.trainer import build_criterion
 
 
@@ -57,10 +58,40 @@ def test_positives_by_label_give_clips_of_one_label_equal_ids(processor):
         ({"svr": None, "pull_weight": 2.0}, "pull_weight", 2.0),
         ({"svr": None, "perpendicular_push": 0.25}, "perpendicular_push", 0.25),
         ({"loss_chunk_size": 2}, "chunk_size", 2),
+        ({"bi_mode": "text_support"}, "text_support", True),
     ],
 )
 def test_arguments_reach_the_criterion(tmp_path, options, attribute, value):
     assert getattr(build_criterion(arguments(tmp_path, **options)), attribute) == value
+
+
+def test_the_readings_that_the_paper_leaves_open_reach_the_criterion(tmp_path):
+    options = {"share_radius": False, "sort_negatives": True, "normalize_support": True, "detach_positive": True}
+    criterion = build_criterion(arguments(tmp_path, **options))
+    assert [radius.sort_negatives for radius in criterion.radius] == [True, True]
+    assert criterion.support_options == {"normalize": True, "detach_positive": True, "detach_direction": False}
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        ({}, True),
+        ({"on_batch_mismatch": "pad"}, False),
+        ({"radius_predictor": "summary"}, False),
+        ({"svr": "static"}, False),
+        ({"dataloader_drop_last": True}, False),
+        ({"per_device_train_batch_size": 2}, False),
+    ],
+)
+def test_a_last_batch_that_the_predictor_cannot_read_is_refused_before_training(tmp_path, options, refused):
+    from test_drift import trainer
+
+    options = {"dataloader_drop_last": False, "per_device_train_batch_size": 3} | options  # of 8 pairs
+    if refused:
+        with pytest.raises(SettingsError, match="leaves a last batch of 2 of 3 pairs"):
+            trainer(tmp_path, **options)
+    else:
+        trainer(tmp_path, **options)
 
 
 def test_detached_direction_and_radius_range_reach_the_criterion(tmp_path):

@@ -157,8 +157,14 @@ class SupClapLoss(nn.Module):
         self.controlled = pull_weight != 1 or perpendicular_push != 1
         self.checked_values = self._checked_number = False
         for name, value in (("alpha", alpha), ("beta", beta)):
-            if not value >= 0:
-                raise ValueError(f"{name} weighs a loss and must be at least 0, got {value}; 0 turns the term off.")
+            if not 0 <= value < math.inf:
+                raise ValueError(
+                    f"{name} weighs a loss and must be a finite number, at least 0, got {value}; 0 turns the term off."
+                )
+        if not math.isfinite(radius_init):
+            raise ValueError(f"radius_init must be a finite number, got {radius_init}.")
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1 pair, got {batch_size}.")
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"chunk_size must be at least 1 row, got {chunk_size}; None takes all rows at once.")
         if self.controlled and (svr or chunk_size):
@@ -216,6 +222,7 @@ class SupClapLoss(nn.Module):
                 denominator (InfoNCE) or has label +1 (SigLIP), radius predictors leave them out.
 
         Raises:
+            TypeError: Embeddings or ids are no tensors.
             ValueError: Wrong shapes or dtypes, embeddings that are not finite or not of unit length, a batch of one pair
                 (these three in the first call only, since they wait for the device), a bias under InfoNCE, or a batch
                 that does not fit the radius predictor.
@@ -369,6 +376,9 @@ class SupClapLoss(nn.Module):
         return torch.cat([checkpoint(predict, rows, use_reentrant=False, preserve_rng_state=False) for rows in chunks])
 
     def _check(self, audio: Tensor, text: Tensor, logit_bias: Tensor | float | None, ids: Tensor | None) -> None:
+        for name, value in (("audio_embeds", audio), ("text_embeds", text), ("ids", ids)):
+            if not isinstance(value, Tensor) and not (name == "ids" and value is None):
+                raise TypeError(f"{name} must be a tensor, got {type(value).__name__}: use torch.as_tensor.")
         if audio.ndim == text.ndim == 2 and len(audio) != len(text):
             raise ValueError(
                 f"{len(audio)} clips (audio_embeds) came with {len(text)} texts (text_embeds), but row i of one belongs "

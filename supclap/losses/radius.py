@@ -179,13 +179,14 @@ class SimilarityRadius(PredictedRadius):
             smallest = similarities.amin(1, keepdim=True)
         else:
             smallest = similarities.masked_fill(~valid, torch.inf).amin(1, keepdim=True)
-            similarities = torch.where(valid, similarities, smallest)
+            similarities = similarities.masked_fill(~valid, -torch.inf)  # behind all negatives, also equal ones
         positive, negatives = similarities.split([1, n - 1], dim=1)
         if n > self.batch_size:
             hardest = negatives.topk(self.batch_size - 1).indices
             negatives = negatives.gather(1, hardest.sort().values)
         if self.sort_negatives:
             negatives = negatives.sort(descending=True).values
+        negatives = negatives.maximum(smallest)
         padding = smallest.expand(-1, max(self.batch_size - n, 0))
         return torch.cat([positive, negatives, padding], dim=1)
 
