@@ -1,5 +1,6 @@
 """`supclap plot-drift`: the drift of several runs in one picture."""
 
+import os
 from itertools import cycle
 from pathlib import Path
 
@@ -47,12 +48,18 @@ def plot_drift(runs: list[Path], output: str | Path) -> None:
                     axis.plot(*zip(*points, strict=True), style, color=colour)
         axis.set(title=title, xlabel="step")
         axis.grid(alpha=0.3)
+        if "push_ratio" in curves:
+            axis.set_yscale("log")  # a collapsed run has thousands
         if len(curves) > 1:
             axis.legend(
                 handles=[Line2D([], [], color="grey", linestyle=curves[name], label=name) for name in curves],
                 fontsize="x-small",
             )
-    runs_shown = [Line2D([], [], color=colour, label=str(folder)) for colour, folder in zip(cycle(colours), measured)]
+    above = os.path.commonpath([Path(folder).absolute().parent for folder in measured])
+    runs_shown = [
+        Line2D([], [], color=colour, label=os.path.relpath(folder, above))
+        for colour, folder in zip(cycle(colours), measured, strict=False)
+    ]
     figure.legend(handles=runs_shown, loc="outside lower center", ncols=min(len(measured), 4), fontsize="small")
     part = Path(output).with_suffix(".part")
     figure.savefig(part, dpi=100, format="png")
