@@ -447,6 +447,65 @@ def test_a_wrong_key_of_laion_clap_is_named(clap_folder, break_weights):
         load_laion_clap_checkpoint(folder)
 
 
+@pytest.mark.parametrize("name", ["outputlayer.junk", "outputlayer.2.weight", "front_end.0.junk"])
+@pytest.mark.parametrize(("kind", "prefix"), [("ced", ""), ("ced-hub", ""), ("ml-clap", "audio_encoder.model.")])
+def test_an_unknown_weight_of_ceds_head_or_spectrogram_is_named(kind, prefix, name, tmp_path):
+    weights, load = LOADERS[kind]
+    torch.save({**weights(), prefix + name: torch.zeros(2)}, tmp_path / "weights.pt")
+    with pytest.raises(ValueError, match=f"unexpected {re.escape(prefix + name)}"):
+        load(tmp_path / "weights.pt")
+
+
+def test_the_spectrogram_of_a_ced_checkpoint_is_left_out(tmp_path):
+    front_end = {"spectrogram.window": torch.ones(512), "mel_scale.fb": torch.ones(257, 64)}
+    weights = {**ced_original(), **{f"front_end.0.{name}": value for name, value in front_end.items()}}
+    torch.save(weights, tmp_path / "weights.pt")
+    load_ced(tmp_path / "weights.pt")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("ced", "init_bn.1.running_var"),
+        ("ced-hub", "encoder.blocks.1.attn.qkv.weight"),
+        ("sonar", "encoder_frontend.embed.weight"),
+        ("ml-clap", "audio_proj.2.bias"),
+        ("ml-clap", SONAR_IN_ML_CLAP + "layers.0.self_attn.output_proj.bias"),
+    ],
+)
+def test_a_weight_that_is_not_finite_is_named(kind, name, value, tmp_path):
+    weights, load = LOADERS[kind]
+    changed = weights()
+    changed[name].view(-1)[1] = value
+    torch.save(changed, tmp_path / "weights.pt")
+    with pytest.raises(ValueError, match=rf": {re.escape(name)} should be finite"):
+        load(tmp_path / "weights.pt")
+
+
+def test_a_weight_of_laion_clap_that_is_not_finite_is_named(clap_folder):
+    _, _, folder = clap_folder
+    weights = load_file(folder / "model.safetensors")
+    weights["audio_model.audio_encoder.norm.bias"][1] = math.nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r": audio_model\.audio_encoder\.norm\.bias should be finite"):
+        load_laion_clap_checkpoint(folder)
+
+
+def test_a_weight_beyond_the_range_of_the_model_is_named(tmp_path):
+    weights = {**ced_original(), "norm.bias": torch.full((96,), 1e300, dtype=torch.float64)}
+    torch.save(weights, tmp_path / "weights.pt")
+    with pytest.raises(ValueError, match=r"norm\.bias should be finite"):
+        load_ced(tmp_path / "weights.pt")
+
+
+@pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors"])
+def test_an_empty_file_is_an_error_that_names_it(tmp_path, capsys, name):
+    (tmp_path / name).touch()
+    assert main(["convert", "ced", str(tmp_path / name), str(tmp_path / "out")]) == 1
+    assert f"{name}' cannot be read as weights: " in capsys.readouterr().err
+
+
 class Evil:
     def __reduce__(self):
         return (Path.touch, (Path("evil"),))
