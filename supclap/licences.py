@@ -262,13 +262,16 @@ def part_licences(recipe: Mapping, config: Mapping) -> dict[str, str]:
     if recipe.get("model"):
         return {"model": licence_of_model(recipe["model"], text_type)}
     if not recipe:
-        text = config["text_config"].get("_name_or_path") or ""
-        return {"text_encoder": licence_of_model(text, text_type), "audio_encoder": UNKNOWN}
+        return {f"{tower}_encoder": _licence_of_tower(config[f"{tower}_config"]) for tower in ("text", "audio")}
     licences = {"text_encoder": licence_of_model(_resolve(recipe.get("text_model") or ""), text_type)}
     audio = recipe.get("audio_model")
     if audio and audio not in CED_SIZES:
         licences["audio_encoder"] = licence_of_model(audio)
     return licences
+
+
+def _licence_of_tower(config: Mapping) -> str:
+    return licence_of_model(config.get("_name_or_path") or "", config.get("model_type"))
 
 
 def _resolve(name: str) -> str:
