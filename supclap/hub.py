@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from supclap.card_facts import Facts, read_json
-from supclap.model_card import CARD, MARKER, write_card
+from supclap.licences import UNKNOWN, LicenceError, normalise_licence, propagate, stated_licences
+from supclap.model_card import CARD, MARKER, tower_licences, training_licences, write_card
 
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def push_checkpoint(
 
     Raises:
         FileNotFoundError: The folder is no whole checkpoint; the message says what is missing.
-        LicenceError: The licence is more liberal than a part or the data allows.
+        LicenceError: The licence, also one that a README of others states, is more liberal than a part or the data allows.
         PushError: Another commit was in the way every time, or the answer to a pull request got lost.
         HfHubHTTPError: The Hub refused.
     """
@@ -140,7 +141,11 @@ def check_checkpoint(folder: Path) -> None:
 
 
 def _write_own_card(folder: Path, repo_id: str, licence: str | None) -> None:
-    """A card whose snippets load `repo_id`, with the licence of the card that is there; a README of others stays."""
+    """A card whose snippets load `repo_id`, with the licence of the card that is there; a README of others stays.
+
+    Raises:
+        LicenceError: The licence, also one that a README of others states, is more liberal than a part or the data allows.
+    """
     from huggingface_hub import ModelCard
 
     path = folder / CARD
@@ -148,11 +153,23 @@ def _write_own_card(folder: Path, repo_id: str, licence: str | None) -> None:
         if MARKER not in path.read_text(encoding="utf-8", errors="replace"):
             if licence is not None:
                 raise ValueError(f"{path} is no card of `supclap card`, so it states its licence itself.")
+            _check_stated_licences(path)
             print(f"{path} was not written by `supclap card`; it is uploaded as it is.", file=sys.stderr)
             return
         stated = ModelCard.load(path, ignore_metadata_errors=True).data.license
         licence = licence or (None if stated == "other" else stated)
     write_card(folder, repo_id, licence)
+
+
+def _check_stated_licences(card: Path) -> None:
+    facts = Facts.read(card.parent)
+    for stated in stated_licences(card):
+        if normalise_licence(stated) == UNKNOWN:
+            continue
+        try:
+            propagate(tower_licences(facts), training_licences(facts), wanted=stated)
+        except LicenceError as error:
+            raise LicenceError(f"{card}: {error}") from error
 
 
 # ---- Sending again ----

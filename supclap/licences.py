@@ -225,14 +225,14 @@ def licence_of_model(name: str, model_type: str | None = None) -> str:
         except ValueError:  # no valid Hub id
             cached = None
         card = Path(cached if isinstance(cached, str) else name)
-    stated = [] if not (name and card.is_file()) else _stated_licences(card)
+    stated = [] if not (name and card.is_file()) else stated_licences(card)
     known = [licence for licence in map(normalise_licence, stated) if licence != UNKNOWN]
     if known:  # of several, the one that restricts most
         return min(known, key=lambda licence: (not is_noncommercial(licence), is_permissive(licence)))
     return NONCOMMERCIAL_ARCHITECTURES.get(model_type or "", UNKNOWN)
 
 
-def _stated_licences(card: Path) -> list[str]:
+def stated_licences(card: Path) -> list[str]:
     """What the front matter of a card says: one licence or several, of `other` the name."""
     import yaml
     from huggingface_hub import ModelCard

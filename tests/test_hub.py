@@ -253,6 +253,32 @@ def test_a_readme_of_someone_else_is_uploaded_as_it_is(hub, checkpoint):
     assert hub.repos[REPO].files()["README.md"].endswith(b"# Mine\n")
 
 
+def set_text_architecture(folder, model_type):
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["model_type"] = model_type
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("licence", ["apache-2.0", "[mit, cc-by-nc-4.0]"])
+def test_a_readme_of_someone_else_that_states_what_the_text_encoder_forbids_is_refused(hub, checkpoint, licence):
+    set_text_architecture(checkpoint, "m2m_100")  # SONAR's
+    readme = f"---\nlicense: {licence}\n---\n# Mine\n"
+    (checkpoint / "README.md").write_text(readme)
+    with pytest.raises(LicenceError, match="README.md: The licence .* is refused: .*no commercial use"):
+        push(hub, checkpoint)
+    assert not hub.requests
+    assert (checkpoint / "README.md").read_text() == readme
+
+
+@pytest.mark.parametrize("front_matter", ["", "---\nlicense: cc-by-nc-4.0\n---\n", "---\nlicense: other\n---\n"])
+def test_a_readme_of_someone_else_that_claims_no_more_than_the_parts_allow_is_uploaded(hub, checkpoint, front_matter):
+    set_text_architecture(checkpoint, "m2m_100")
+    (checkpoint / "README.md").write_text(f"{front_matter}# Mine\n")
+    hub.faults = [Fault("/api/validate-yaml", 200)]  # this server wants metadata
+    push(hub, checkpoint)
+    assert hub.repos[REPO].files()["README.md"].endswith(b"# Mine\n")
+
+
 # --- there and back -------------------------------------------------------------------------------------------------
 
 LOAD = """
