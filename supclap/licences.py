@@ -256,7 +256,8 @@ def part_licences(recipe: Mapping, config: Mapping) -> dict[str, str]:
         config: The model's configuration.
 
     Returns:
-        Licences of `model` (what training went on from, or what was converted), or of `text_encoder` and `audio_encoder`.
+        Licences of `model` (what training went on from, or what was converted), or of `text_encoder` and
+        `audio_encoder`.
     """
     from modeling_supclap.configuration_supclap import CED_SIZES
 
