@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from supclap.card_facts import Facts, read_json
-from supclap.model_card import CARD, MARKER, write_card
+from supclap.licences import UNKNOWN, LicenceError, normalise_licence, propagate, stated_licences
+from supclap.model_card import CARD, MARKER, tower_licences, training_licences, write_card
 
 
 if TYPE_CHECKING:
@@ -23,8 +24,10 @@ NOT_UPLOADED = ("_*", ".*", "trainer_state.json")
 REPLACED = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.py")
 RETRIES = 5
 MAX_WAIT = 60.0
-CONFLICT = 409
-RETRIED_STATUS = (CONFLICT, 429, 500, 502, 503, 504)
+IN_THE_WAY = (409, 412)  # another commit, at the same time or since
+RETRIED_STATUS = (*IN_THE_WAY, 408, 429, 500, 502, 503, 504)
+# The client has the card's metadata checked before it sends a commit; asking that twice does no harm.
+HARMLESS = "/api/validate-yaml"
 
 T = TypeVar("T")
 
@@ -46,9 +49,9 @@ def push_checkpoint(
 ) -> "CommitInfo":
     """Uploads model, processor, code and card as one commit: the repository has all of it, or what it had before.
 
-    A request that breaks, is turned away (429, honouring Retry-After), or meets a server error or another commit (409) is
-    sent again up to five times. Files that arrived are not sent twice, and a commit whose answer got lost is not
-    repeated: the Hub is asked first what it holds.
+    A request that breaks, times out (408), is turned away (429, honouring Retry-After), or meets a server error or another
+    commit (409, 412) is sent again up to five times. Files that arrived are not sent twice, and a commit whose answer
+    got lost is not repeated: the Hub is asked first what it holds.
 
     Args:
         folder: A checkpoint: what a training run, `supclap convert`, or `save_pretrained` of model and processor wrote.
@@ -66,8 +69,10 @@ def push_checkpoint(
 
     Raises:
         FileNotFoundError: The folder is no whole checkpoint; the message says what is missing.
-        LicenceError: The licence is more liberal than a part or the data allows.
-        PushError: Another commit was in the way every time, or the answer to a pull request got lost.
+        LicenceError: The licence, also one that a README of others states, is more liberal than a part or the data
+            allows.
+        PushError: The connection broke, the Hub did not answer as it should or another commit was in the way every time,
+            or the answer to a pull request got lost.
         HfHubHTTPError: The Hub refused.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
@@ -82,16 +87,20 @@ def push_checkpoint(
     if revision is not None and revision != "main" and not revision.startswith("refs/") and not create_pr:
         _retried(lambda: api.create_branch(repo_id, branch=revision, exist_ok=True), f"creating the branch {revision}")
 
-    def commit() -> "CommitInfo":
-        # Built anew each time, so that the client asks again what the Hub already holds.
+    def upload() -> "list[CommitOperationAdd | CommitOperationDelete]":
+        # Built anew for each commit, so that the client asks again what the Hub already holds.
         there = api.list_repo_files(repo_id, revision=branch)
         stale = [
             name
             for name in there
             if "/" not in name and any(fnmatch(name, pattern) for pattern in REPLACED) and (folder / name) not in files
         ]
-        operations = [CommitOperationAdd(path_in_repo=file.name, path_or_fileobj=file) for file in files]
-        operations += [CommitOperationDelete(path_in_repo=name) for name in stale]
+        added = [CommitOperationAdd(path_in_repo=file.name, path_or_fileobj=file) for file in files]
+        api.preupload_lfs_files(repo_id, added, revision=revision, create_pr=create_pr, free_memory=False)
+        return [*added, *(CommitOperationDelete(path_in_repo=name) for name in stale)]
+
+    def commit() -> "CommitInfo":
+        operations = _retried(upload, f"the upload to {repo_id}")
         return api.create_commit(repo_id, operations, commit_message=message, revision=revision, create_pr=create_pr)
 
     # A second pull request would be one too many, so its request is sent again only when the Hub turned it away.
@@ -140,7 +149,12 @@ def check_checkpoint(folder: Path) -> None:
 
 
 def _write_own_card(folder: Path, repo_id: str, licence: str | None) -> None:
-    """A card whose snippets load `repo_id`, with the licence of the card that is there; a README of others stays."""
+    """A card whose snippets load `repo_id`, with the licence of the card that is there; a README of others stays.
+
+    Raises:
+        LicenceError: The licence, also one that a README of others states, is more liberal than a part or the data
+            allows.
+    """
     from huggingface_hub import ModelCard
 
     path = folder / CARD
@@ -148,11 +162,23 @@ def _write_own_card(folder: Path, repo_id: str, licence: str | None) -> None:
         if MARKER not in path.read_text(encoding="utf-8", errors="replace"):
             if licence is not None:
                 raise ValueError(f"{path} is no card of `supclap card`, so it states its licence itself.")
+            _check_stated_licences(path)
             print(f"{path} was not written by `supclap card`; it is uploaded as it is.", file=sys.stderr)
             return
         stated = ModelCard.load(path, ignore_metadata_errors=True).data.license
         licence = licence or (None if stated == "other" else stated)
     write_card(folder, repo_id, licence)
+
+
+def _check_stated_licences(card: Path) -> None:
+    facts = Facts.read(card.parent)
+    for stated in stated_licences(card):
+        if normalise_licence(stated) == UNKNOWN:
+            continue
+        try:
+            propagate(tower_licences(facts), training_licences(facts), wanted=stated)
+        except LicenceError as error:
+            raise LicenceError(f"{card}: {error}") from error
 
 
 # ---- Sending again ----
@@ -165,26 +191,32 @@ def _retried(send: Callable[[], T], what: str, once: bool = False) -> T:
         send: Sends requests; must do no harm when repeated.
         what: Names it in messages.
         once: Sending it twice would do harm, so only a refusal that says to come back leads to another try.
+
+    Raises:
+        PushError: It went wrong every time, or once where it must not be sent twice.
+        HfHubHTTPError: The Hub refused.
     """
     from huggingface_hub.errors import HfHubHTTPError
 
     for attempt in range(RETRIES + 1):
         try:
-            return send()
+            return _unwrapped(send)
         except HfHubHTTPError as error:
             status, reason = error.response.status_code, str(error).splitlines()[0]
-            if status not in RETRIED_STATUS or (once and status not in (CONFLICT, 429)):
+            if status not in RETRIED_STATUS or (once and status not in (*IN_THE_WAY, 429)):
                 raise
             if attempt == RETRIES:
-                if status == CONFLICT:
+                if status in IN_THE_WAY:
                     raise PushError(
                         f"{what}: another commit was in the way {attempt + 1} times ({reason}). Nothing was changed. Try "
                         "again later, or push to a --revision of its own or with --create-pr."
                     ) from error
-                raise
+                raise PushError(
+                    f"{what}: the Hub turned it away {attempt + 1} times ({reason}). What had arrived is kept: push again."
+                ) from error
             wait = _retry_after(error.response.headers.get("Retry-After"))
         except _transport_errors() as error:
-            if once:
+            if once and not error.request.url.path.endswith(HARMLESS):
                 raise PushError(
                     f"{what}: the connection broke ({error}), and whether the pull request was opened is not known. Look "
                     "at the pull requests of the repository before you push again."
@@ -198,6 +230,18 @@ def _retried(send: Callable[[], T], what: str, once: bool = False) -> T:
         print(f"{what}: {reason}; try {attempt + 2} of {RETRIES + 1} in {wait:.0f} s.", file=sys.stderr)
         time.sleep(wait)
     raise AssertionError("unreachable")
+
+
+def _unwrapped(send: Callable[[], T]) -> T:
+    """The result of `send`; an error of the connection or the Hub comes without the one that names the file."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return send()
+    except RuntimeError as error:  # what the client makes of all that goes wrong while it sends a file
+        if isinstance(error.__cause__, (HfHubHTTPError, _transport_errors())):
+            raise error.__cause__ from None
+        raise
 
 
 def _transport_errors() -> type[Exception]:

@@ -34,6 +34,8 @@ _PERMISSIVE_CREATIVE_COMMONS = re.compile(r"cc0-\d\.\d|cc-by(-\d\.\d)?")
 # Identifiers whose texts allow research or non-commercial use alone, though their names do not say so.
 _NONCOMMERCIAL = {"apple-amlr", "deepfloyd-if-license", "intel-research"}
 _SHARE_ALIKE_TERMS = {"sa", "gpl", "agpl", "lgpl", "gfdl", "odbl", "osl", "eupl", "mpl", "epl", "sharing"}
+# Where the configuration of a converted model keeps the licence of what it was converted from.
+SOURCE_LICENCE = "source_licence"
 # The names under "other" of our own cards, which a card of a model derived from ours reads again.
 UNKNOWN_TERMS = "unknown-terms"
 SEVERAL_NONCOMMERCIAL = "several-licences-noncommercial"
@@ -120,7 +122,7 @@ class LicenceVerdict:
     reasons: list[str] = field(default_factory=list)
 
 
-def _single(licence: str, reasons: list[str]) -> LicenceVerdict:
+def single_licence(licence: str, reasons: list[str]) -> LicenceVerdict:
     """One licence taken over, under its identifier or, where the Hub has none, as `"other"` under its name."""
     if is_identifier(licence):
         return LicenceVerdict(licence, reasons=reasons)
@@ -182,19 +184,19 @@ def propagate(towers: dict[str, str], data: Iterable[str], wanted: str | None = 
         if (restricted and not is_noncommercial(wanted)) or stays - {wanted}:
             fix = "Leave it out" if bound else "Leave it out, or name a non-commercial one"
             raise LicenceError(f"The licence {wanted!r} is refused: {' '.join(forbidding)} {fix}.")
-        return _single(wanted, reasons)
+        return single_licence(wanted, reasons)
     binding = sorted({*(licence for _, licence in [*restricted, *bound]), *alike})
     if restricted:
-        return _single(binding[0], reasons) if len(binding) == 1 else _several(SEVERAL_NONCOMMERCIAL, reasons)
+        return single_licence(binding[0], reasons) if len(binding) == 1 else _several(SEVERAL_NONCOMMERCIAL, reasons)
     if unclear:
         return _several("terms-of-their-own", reasons)
     if unknown:
         return _several(UNKNOWN_TERMS, reasons)
     if binding:
         shared = "several-share-alike-licences" if binding == alike else "several-licences"
-        return _single(binding[0], reasons) if len(binding) == 1 else _several(shared, reasons)
+        return single_licence(binding[0], reasons) if len(binding) == 1 else _several(shared, reasons)
     if len(set(towers.values())) == 1:
-        return _single(next(iter(towers.values())), reasons)
+        return single_licence(next(iter(towers.values())), reasons)
     if set(towers.values()) <= {"apache-2.0", "mit"}:
         return LicenceVerdict("apache-2.0", reasons=reasons)
     return _several("several-licences", reasons)
@@ -223,14 +225,14 @@ def licence_of_model(name: str, model_type: str | None = None) -> str:
         except ValueError:  # no valid Hub id
             cached = None
         card = Path(cached if isinstance(cached, str) else name)
-    stated = [] if not (name and card.is_file()) else _stated_licences(card)
+    stated = [] if not (name and card.is_file()) else stated_licences(card)
     known = [licence for licence in map(normalise_licence, stated) if licence != UNKNOWN]
     if known:  # of several, the one that restricts most
         return min(known, key=lambda licence: (not is_noncommercial(licence), is_permissive(licence)))
     return NONCOMMERCIAL_ARCHITECTURES.get(model_type or "", UNKNOWN)
 
 
-def _stated_licences(card: Path) -> list[str]:
+def stated_licences(card: Path) -> list[str]:
     """What the front matter of a card says: one licence or several, of `other` the name."""
     import yaml
     from huggingface_hub import ModelCard
@@ -254,21 +256,28 @@ def part_licences(recipe: Mapping, config: Mapping) -> dict[str, str]:
         config: The model's configuration.
 
     Returns:
-        Licences of `model` (what training went on from), or of `text_encoder` and `audio_encoder`.
+        Licences of `model` (what training went on from, or what was converted), or of `text_encoder` and
+        `audio_encoder`.
     """
     from modeling_supclap.configuration_supclap import CED_SIZES
 
     text_type = config["text_config"].get("model_type")
     if recipe.get("model"):
         return {"model": licence_of_model(recipe["model"], text_type)}
+    if not recipe and config.get(SOURCE_LICENCE):
+        return {"model": config[SOURCE_LICENCE]}
     if not recipe:
-        text = config["text_config"].get("_name_or_path") or ""
-        return {"text_encoder": licence_of_model(text, text_type), "audio_encoder": UNKNOWN}
+        return {f"{tower}_encoder": _licence_of_tower(config[f"{tower}_config"]) for tower in ("text", "audio")}
     licences = {"text_encoder": licence_of_model(_resolve(recipe.get("text_model") or ""), text_type)}
     audio = recipe.get("audio_model")
     if audio and audio not in CED_SIZES:
         licences["audio_encoder"] = licence_of_model(audio)
     return licences
+
+
+def _licence_of_tower(config: Mapping) -> str:
+    found = licence_of_model(config.get("_name_or_path") or "", config.get("model_type"))
+    return config.get(SOURCE_LICENCE, UNKNOWN) if found == UNKNOWN else found
 
 
 def _resolve(name: str) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 TEMPLATE = Path(__file__).parent / "model_card_template.md"
 CARD = "README.md"
-MARKER = "<!-- Written by `supclap card`"
+MARKER = "<!-- Written by `supclap "  # also of `supclap convert`, whose README a card replaces
 CURVES = "training_curves.png"
 CITATION = """@inproceedings{luo2026supclap,
   title     = {{SupCLAP}: Controlling Optimization Trajectory Drift in Audio-Text Contrastive Learning with Support
@@ -143,8 +143,13 @@ def tower_licences(facts: Facts) -> dict[str, str]:
     """The licence of each pretrained part, by a name for the card: as recorded when the run ended, else as found now."""
     recipe, config = facts.recipe, facts.config
     recorded = facts.run.get("licences", {})
+    base = (
+        f"model that training went on from ({_shown(recipe['model'])})"
+        if recipe.get("model")
+        else "published checkpoint that was converted"
+    )
     names = {
-        "model": f"The model that training went on from ({_shown(recipe.get('model'))})",
+        "model": f"The {base}",
         "text_encoder": f"The text encoder ({_shown(recipe.get('text_model') or config['text_config']['model_type'])})",
         "audio_encoder": f"The audio encoder ({_shown(recipe.get('audio_model') or config['audio_config']['model_type'])})",
     }

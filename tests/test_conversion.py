@@ -25,6 +25,9 @@ from supclap.conversion import (
     load_ml_clap_checkpoint,
     load_sonar_checkpoint,
 )
+from supclap.conversion.convert import KINDS, convert
+from supclap.licences import LicenceError, licence_of_model, part_licences
+from supclap.model_card import build_card, write_card
 
 
 DATA = Path(__file__).parent / "data"
@@ -447,6 +450,65 @@ def test_a_wrong_key_of_laion_clap_is_named(clap_folder, break_weights):
         load_laion_clap_checkpoint(folder)
 
 
+@pytest.mark.parametrize("name", ["outputlayer.junk", "outputlayer.2.weight", "front_end.0.junk"])
+@pytest.mark.parametrize(("kind", "prefix"), [("ced", ""), ("ced-hub", ""), ("ml-clap", "audio_encoder.model.")])
+def test_an_unknown_weight_of_ceds_head_or_spectrogram_is_named(kind, prefix, name, tmp_path):
+    weights, load = LOADERS[kind]
+    torch.save({**weights(), prefix + name: torch.zeros(2)}, tmp_path / "weights.pt")
+    with pytest.raises(ValueError, match=f"unexpected {re.escape(prefix + name)}"):
+        load(tmp_path / "weights.pt")
+
+
+def test_the_spectrogram_of_a_ced_checkpoint_is_left_out(tmp_path):
+    front_end = {"spectrogram.window": torch.ones(512), "mel_scale.fb": torch.ones(257, 64)}
+    weights = {**ced_original(), **{f"front_end.0.{name}": value for name, value in front_end.items()}}
+    torch.save(weights, tmp_path / "weights.pt")
+    load_ced(tmp_path / "weights.pt")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("ced", "init_bn.1.running_var"),
+        ("ced-hub", "encoder.blocks.1.attn.qkv.weight"),
+        ("sonar", "encoder_frontend.embed.weight"),
+        ("ml-clap", "audio_proj.2.bias"),
+        ("ml-clap", SONAR_IN_ML_CLAP + "layers.0.self_attn.output_proj.bias"),
+    ],
+)
+def test_a_weight_that_is_not_finite_is_named(kind, name, value, tmp_path):
+    weights, load = LOADERS[kind]
+    changed = weights()
+    changed[name].view(-1)[1] = value
+    torch.save(changed, tmp_path / "weights.pt")
+    with pytest.raises(ValueError, match=rf": {re.escape(name)} should be finite"):
+        load(tmp_path / "weights.pt")
+
+
+def test_a_weight_of_laion_clap_that_is_not_finite_is_named(clap_folder):
+    _, _, folder = clap_folder
+    weights = load_file(folder / "model.safetensors")
+    weights["audio_model.audio_encoder.norm.bias"][1] = math.nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r": audio_model\.audio_encoder\.norm\.bias should be finite"):
+        load_laion_clap_checkpoint(folder)
+
+
+def test_a_weight_beyond_the_range_of_the_model_is_named(tmp_path):
+    weights = {**ced_original(), "norm.bias": torch.full((96,), 1e300, dtype=torch.float64)}
+    torch.save(weights, tmp_path / "weights.pt")
+    with pytest.raises(ValueError, match=r"norm\.bias should be finite"):
+        load_ced(tmp_path / "weights.pt")
+
+
+@pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors"])
+def test_an_empty_file_is_an_error_that_names_it(tmp_path, capsys, name):
+    (tmp_path / name).touch()
+    assert main(["convert", "ced", str(tmp_path / name), str(tmp_path / "out")]) == 1
+    assert f"{name}' cannot be read as weights: " in capsys.readouterr().err
+
+
 class Evil:
     def __reduce__(self):
         return (Path.touch, (Path("evil"),))
@@ -499,3 +561,75 @@ def test_the_command_writes_the_tokenizer_it_is_given(clap_folder, tokenizer, tm
     inputs = processor(text=["a dog"], audio=[np.zeros(9000, np.float32)], sampling_rate=48000)
     assert inputs["input_features"].shape == (1, 101, 16)
     assert inputs["input_ids"].shape[0] == 1
+
+
+def state_licence(folder: Path, licence: str) -> None:
+    (folder / "README.md").write_text(f"---\nlicense: {licence}\n---\n# Published\n")
+
+
+@pytest.fixture
+def ced_folder(tmp_path):
+    folder = tmp_path / "ced"
+    folder.mkdir()
+    save_file(ced_hub(), folder / "model.safetensors")
+    write_ced_config(folder)
+    return folder
+
+
+@pytest.fixture
+def converted_clap(clap_folder, tokenizer, tmp_path):
+    """A non-commercial ClapModel, converted."""
+    _, _, folder = clap_folder
+    tokenizer.save_pretrained(folder)
+    state_licence(folder, "cc-by-nc-4.0")
+    convert("laion-clap", folder, tmp_path / "out")
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize(
+    "licence", ["cc-by-nc-4.0", "apache-2.0", "other\nlicense_name: my-research-only-terms", "[mit, gpl-3.0]"]
+)
+def test_the_licence_that_a_source_states_is_that_of_the_converted_folder(ced_folder, licence, tmp_path):
+    state_licence(ced_folder, licence)
+    convert("ced", ced_folder, tmp_path / "out")
+    assert licence_of_model(str(tmp_path / "out")) == licence_of_model(str(ced_folder)) != "unknown"
+
+
+def test_a_source_that_states_no_licence_gives_a_folder_without_a_readme(ced_folder, tmp_path):
+    convert("ced", ced_folder, tmp_path / "out")
+    assert not (tmp_path / "out" / "README.md").exists()
+
+
+@pytest.mark.parametrize("stated", [None, "apache-2.0"])
+@pytest.mark.parametrize("kind", ["sonar", "ml-clap"])
+def test_what_contains_sonar_is_non_commercial_whatever_its_source_states(kind, stated, tmp_path, monkeypatch):
+    source, weights, load = tmp_path / "source", *LOADERS[kind]
+    source.mkdir()
+    save_file(weights(), source / "model.safetensors")
+    if stated:
+        state_licence(source, stated)
+    monkeypatch.setitem(KINDS, kind, (load, KINDS[kind][1]))
+    convert(kind, source, tmp_path / "out")
+    assert licence_of_model(str(tmp_path / "out")) == "cc-by-nc-4.0"
+
+
+def test_a_model_of_a_converted_tower_keeps_its_licence_when_the_folder_is_gone(ced_folder, tmp_path):
+    state_licence(ced_folder, "cc-by-nc-4.0")
+    convert("ced", ced_folder, tmp_path / "out")
+    config = {"audio_config": AutoModel.from_pretrained(tmp_path / "out").config.to_dict(), "text_config": {}}
+    (tmp_path / "out").rename(tmp_path / "elsewhere")
+    assert part_licences({}, config)["audio_encoder"] == "cc-by-nc-4.0"
+
+
+def test_a_card_takes_the_place_of_a_conversions_readme_and_keeps_to_its_licence(converted_clap):
+    write_card(converted_clap)
+    assert licence_of_model(str(converted_clap)) == "cc-by-nc-4.0"
+    with pytest.raises(LicenceError, match="The published checkpoint that was converted is cc-by-nc-4.0"):
+        build_card(converted_clap, "me/x", "apache-2.0")
+
+
+def test_a_converted_model_that_is_saved_again_refuses_what_its_source_forbids(converted_clap, tmp_path):
+    SupClapModel.from_pretrained(converted_clap).save_pretrained(tmp_path / "again")
+    AutoProcessor.from_pretrained(converted_clap).save_pretrained(tmp_path / "again")
+    with pytest.raises(LicenceError, match="no commercial use"):
+        build_card(tmp_path / "again", "me/x", "apache-2.0")

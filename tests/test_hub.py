@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub
 import numpy as np
@@ -15,6 +16,7 @@ from hub_server import Fault, Repo, running_hub
 from huggingface_hub import HfApi
 
 from supclap import hub as supclap_hub
+from supclap.cli import main
 from supclap.hub import PushError, push_checkpoint
 from supclap.licences import LicenceError
 
@@ -35,6 +37,12 @@ def hub(monkeypatch):
         server.api = HfApi(endpoint=address, token="hf_test")
         yield server
     huggingface_hub.close_session()
+
+
+@pytest.fixture
+def client_without_waits(monkeypatch):
+    """The client sends again what breaks while it uploads or lists, up to five times, and waits longer each time."""
+    monkeypatch.setattr(huggingface_hub.utils._http, "time", SimpleNamespace(sleep=lambda seconds: None))
 
 
 def push(hub, folder, **options):
@@ -120,6 +128,55 @@ def test_a_commit_whose_answer_gets_lost_is_not_made_twice(hub, checkpoint):
     assert len(hub.repos[REPO].branches["main"]) == 2
 
 
+@pytest.mark.parametrize("what", ["cut", 503])
+@pytest.mark.parametrize("where", ["PUT /lfs/", "POST /verify"])
+def test_weights_that_break_more_often_than_the_client_tries_arrive(
+    hub, checkpoint, client_without_waits, where, what
+):
+    hub.faults = [Fault(where, what, times=8)]
+    push(hub, checkpoint)
+    assert hub.repos[REPO].files()["model.safetensors"] == (checkpoint / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("what", "message"), [("cut", "the connection broke 6 times"), (503, "the Hub turned it away 6 times")]
+)
+@pytest.mark.parametrize("create_pr", [False, True])
+def test_weights_that_never_arrive_end_the_push_with_what_to_do(
+    hub, checkpoint, client_without_waits, what, message, create_pr
+):
+    hub.faults = [Fault("PUT /lfs/", what, times=100)]
+    with pytest.raises(PushError, match=rf"the upload to {REPO}: {message} .*push again"):
+        push(hub, checkpoint, create_pr=create_pr)
+    assert not hub.asked("/commit/")
+
+
+@pytest.mark.parametrize("what", ["cut", 403])
+def test_the_command_ends_with_an_error_and_no_traceback_when_weights_do_not_arrive(
+    hub, checkpoint, client_without_waits, monkeypatch, capsys, what
+):
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.address)
+    monkeypatch.setenv("HF_TOKEN", "hf_test")
+    hub.faults = [Fault("PUT /lfs/", what, times=100)]
+    assert main(["push", str(checkpoint), REPO]) == 1
+    assert "error: " in capsys.readouterr().err
+
+
+def test_an_error_that_is_none_of_the_connection_is_not_repeated():
+    def send():
+        raise RuntimeError("a defect") from KeyError("a key")
+
+    with pytest.raises(RuntimeError, match="a defect"):
+        supclap_hub._retried(send, "the upload")
+
+
+@pytest.mark.parametrize("where", ["/tree/", "/preupload/", "/info/lfs", "PUT /lfs/", "/validate-yaml"])
+def test_what_breaks_before_a_pull_request_is_sent_is_tried_again(hub, checkpoint, client_without_waits, where):
+    hub.faults = [Fault(where, "cut", times=7 if where != "/validate-yaml" else 4)]  # which the client sends only once
+    push(hub, checkpoint, create_pr=True)
+    assert hub.repos[REPO].pull_requests == 1
+
+
 def test_a_pull_request_whose_answer_gets_lost_is_not_opened_twice(hub, checkpoint):
     hub.faults = [Fault("/commit/", "cut answer")]
     with pytest.raises(PushError, match="whether the pull request was opened is not known"):
@@ -137,7 +194,7 @@ def test_a_connection_that_stays_broken_is_said_so_and_leaves_the_repository_as_
     assert hub.repos[REPO].files() == before
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("status", [408, 412, 429, 500, 503])
 @pytest.mark.parametrize("where", ["POST /api/repos/create", "/commit/"])
 def test_a_server_that_turns_away_is_asked_again(hub, checkpoint, status, where):
     hub.faults = [Fault(where, status, times=2)]
@@ -162,14 +219,30 @@ def test_retry_after_may_be_a_date():
     assert supclap_hub._retry_after("soon") is None
 
 
-def test_another_commit_in_the_way_is_waited_for(hub, checkpoint):
-    hub.faults = [Fault("/commit/", 409)]
+@pytest.mark.parametrize("status", [409, 412])
+def test_another_commit_in_the_way_is_waited_for(hub, checkpoint, status):
+    hub.faults = [Fault("/commit/", status)]
     push(hub, checkpoint)
     assert len(hub.repos[REPO].branches["main"]) == 2
 
 
-def test_another_commit_in_the_way_every_time_has_a_clear_outcome(hub, checkpoint):
-    hub.faults = [Fault("/commit/", 409, times=100)]
+@pytest.mark.parametrize("status", [409, 412, 429])
+def test_a_pull_request_that_was_turned_away_is_sent_again(hub, checkpoint, status):
+    hub.faults = [Fault("/commit/", status, times=2)]
+    push(hub, checkpoint, create_pr=True)
+    assert hub.repos[REPO].pull_requests == 1
+
+
+def test_a_pull_request_of_which_it_is_not_known_whether_it_was_read_is_not_sent_again(hub, checkpoint):
+    hub.faults = [Fault("/commit/", 408, times=100)]
+    with pytest.raises(huggingface_hub.errors.HfHubHTTPError):
+        push(hub, checkpoint, create_pr=True)
+    assert len(hub.asked("/commit/")) == 1
+
+
+@pytest.mark.parametrize("status", [409, 412])
+def test_another_commit_in_the_way_every_time_has_a_clear_outcome(hub, checkpoint, status):
+    hub.faults = [Fault("/commit/", status, times=100)]
     with pytest.raises(PushError, match="another commit was in the way 6 times.*Nothing was changed.*--create-pr"):
         push(hub, checkpoint)
     assert len(hub.repos[REPO].branches["main"]) == 1
@@ -249,6 +322,32 @@ def test_the_licence_of_the_card_that_is_there_is_kept(hub, checkpoint):
 
 def test_a_readme_of_someone_else_is_uploaded_as_it_is(hub, checkpoint):
     (checkpoint / "README.md").write_text("---\nlicense: mit\n---\n# Mine\n")
+    push(hub, checkpoint)
+    assert hub.repos[REPO].files()["README.md"].endswith(b"# Mine\n")
+
+
+def set_text_architecture(folder, model_type):
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["model_type"] = model_type
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("licence", ["apache-2.0", "[mit, cc-by-nc-4.0]"])
+def test_a_readme_of_someone_else_that_states_what_the_text_encoder_forbids_is_refused(hub, checkpoint, licence):
+    set_text_architecture(checkpoint, "m2m_100")  # SONAR's
+    readme = f"---\nlicense: {licence}\n---\n# Mine\n"
+    (checkpoint / "README.md").write_text(readme)
+    with pytest.raises(LicenceError, match="README.md: The licence .* is refused: .*no commercial use"):
+        push(hub, checkpoint)
+    assert not hub.requests
+    assert (checkpoint / "README.md").read_text() == readme
+
+
+@pytest.mark.parametrize("front_matter", ["", "---\nlicense: cc-by-nc-4.0\n---\n", "---\nlicense: other\n---\n"])
+def test_a_readme_of_someone_else_that_claims_no_more_than_the_parts_allow_is_uploaded(hub, checkpoint, front_matter):
+    set_text_architecture(checkpoint, "m2m_100")
+    (checkpoint / "README.md").write_text(f"{front_matter}# Mine\n")
+    hub.faults = [Fault("/api/validate-yaml", 200)]  # this server wants metadata
     push(hub, checkpoint)
     assert hub.repos[REPO].files()["README.md"].endswith(b"# Mine\n")
 

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -12,15 +13,17 @@ import numpy as np
 import pytest
 import soundfile
 from huggingface_hub import ModelCard
-from test_audio_encoders import build
+from test_audio_encoders import ENCODERS, build
+from transformers import Wav2Vec2Model
 
+from supclap import SupClapEncoderFeatureExtractor, SupClapModel, SupClapProcessor
 from supclap.cli import main
 from supclap.config import DataArguments, ModelArguments
 from supclap.data import CorpusMixture, build_manifest
 from supclap.data.rows import LazyRows
 from supclap.evaluation.tables import CHOSEN_ON, model_index
 from supclap.licences import LicenceError
-from supclap.model_card import MARKER, write_card
+from supclap.model_card import MARKER, build_card, write_card
 from supclap.run_record import record_run
 from supclap.training_args import SupClapTrainingArguments
 
@@ -235,6 +238,25 @@ def test_a_checkpoint_without_a_run_claims_nothing(checkpoint):
     assert card.data.license == "other"
     assert "Not evaluated." in card.text
     assert "Nothing is recorded about the training data." in card.text
+
+
+@pytest.mark.parametrize("tower", ["text", "audio"])
+def test_a_model_saved_by_hand_has_the_licences_of_the_folders_its_towers_came_from(
+    tower, text_encoder, tokenizer, tmp_path
+):
+    folders = {"text": tmp_path / "text", "audio": tmp_path / "audio"}
+    shutil.copytree(text_encoder, folders["text"])
+    config, extractor, window = ENCODERS["wav2vec2"]
+    Wav2Vec2Model(config()).save_pretrained(folders["audio"])
+    (folders[tower] / "README.md").write_text("---\nlicense: cc-by-nc-4.0\n---\n")
+    model = SupClapModel.from_text_audio_pretrained(
+        str(folders["text"]), str(folders["audio"]), projection_dim=16, audio_window=window
+    )
+    model.save_pretrained(tmp_path / "model")
+    SupClapProcessor(SupClapEncoderFeatureExtractor(extractor()), tokenizer).save_pretrained(tmp_path / "model")
+    assert build_card(tmp_path / "model").data.license == "cc-by-nc-4.0"
+    with pytest.raises(LicenceError, match=f"The {tower} encoder .*allows no commercial use"):
+        build_card(tmp_path / "model", "me/x", "apache-2.0")
 
 
 def test_a_non_commercial_tower_makes_a_non_commercial_card_and_refuses_apache(run_folder, tmp_path, capsys):

@@ -10,7 +10,10 @@ from supclap.conversion.weights import NamedWeights, heads_of, read_weights
 
 
 # Parts of the original module that the encoder does not have: its spectrogram and its AudioSet head.
-_NOT_ENCODER = ("front_end.", "outputlayer.")
+_NOT_ENCODER = {
+    *("front_end.0.spectrogram.window", "front_end.0.mel_scale.fb"),
+    *(f"outputlayer.{layer}.{kind}" for layer in range(2) for kind in ("weight", "bias")),
+}
 LAYERS = 12  # of all published sizes
 _TARGET_LENGTH = 1012
 
@@ -22,9 +25,15 @@ def ced_weights(published: dict[str, torch.Tensor], source: str | Path, prefix: 
         published: By the names of the file.
         source: What errors call the file.
         prefix: What stands before the names of the encoder in the file; other weights are left out.
+
+    Raises:
+        ValueError: There is an unknown weight in the spectrogram or the head, or two are one of ours.
     """
     inner = [name.removeprefix(prefix) for name in published if name.startswith(prefix)]
-    encoder = {prefix + name: published[prefix + name] for name in inner if not name.startswith(_NOT_ENCODER)}
+    inner = [name for name in inner if name not in _NOT_ENCODER]
+    if unknown := sorted(prefix + name for name in inner if name.startswith(("front_end.", "outputlayer."))):
+        raise ValueError(f"{str(source)!r}: unexpected {', '.join(unknown)}.")
+    encoder = {prefix + name: published[prefix + name] for name in inner}
     prefix += "encoder." if any(name.startswith("encoder.") for name in inner) else ""
     norm = "init_bn.1." if any("init_bn.1." in name for name in inner) else "init_bn."
     return NamedWeights.renamed(

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from huggingface_hub import ModelCardData
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from processing_supclap import SupClapFeatureExtractor, SupClapProcessor
@@ -12,6 +13,8 @@ from supclap.conversion.ced import load_ced_checkpoint
 from supclap.conversion.laion_clap import laion_clap_feature_extractor, load_laion_clap_checkpoint
 from supclap.conversion.ml_clap import load_ml_clap_checkpoint
 from supclap.conversion.sonar import load_sonar_checkpoint
+from supclap.licences import SOURCE_LICENCE, UNKNOWN, is_noncommercial, licence_of_model, single_licence
+from supclap.model_card import CARD, MARKER
 
 
 # kind -> (loader, feature extractor of the source or None for a text encoder)
@@ -21,12 +24,14 @@ KINDS: dict[str, tuple[Callable, Callable | None]] = {
     "ml-clap": (load_ml_clap_checkpoint, lambda source: SupClapFeatureExtractor()),
     "laion-clap": (load_laion_clap_checkpoint, laion_clap_feature_extractor),
 }
-NON_COMMERCIAL = ("sonar", "ml-clap")
+NON_COMMERCIAL = {"sonar": "cc-by-nc-4.0", "ml-clap": "cc-by-nc-4.0"}  # whatever a copy of them says
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 def convert(kind: str, source: str | Path, out: str | Path, tokenizer: str | None = None) -> PreTrainedModel:
     """Converts a published checkpoint and writes the whole folder at once: model, feature extractor, tokenizer.
+
+    The licence that the source folder states goes along, into `README.md` and `config.json`.
 
     Args:
         kind: One of `KINDS`.
@@ -47,11 +52,16 @@ def convert(kind: str, source: str | Path, out: str | Path, tokenizer: str | Non
         raise FileExistsError(f"{out} exists already; choose another folder or remove it.")
     load, feature_extractor = KINDS[kind]
     model = load(source)
+    licence = licence_of_source(kind, source)
+    if licence != UNKNOWN:
+        setattr(model.config, SOURCE_LICENCE, licence)
     words = None if kind == "ced" else _tokenizer(source, tokenizer)
     part = out.with_name(out.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     model.save_pretrained(part)
+    if licence != UNKNOWN:
+        (part / CARD).write_text(_readme(kind, out.name, licence), encoding="utf-8")
     if feature_extractor is None or words is None:
         for saved in (words, feature_extractor and feature_extractor(source)):
             if saved is not None:
@@ -60,6 +70,22 @@ def convert(kind: str, source: str | Path, out: str | Path, tokenizer: str | Non
         SupClapProcessor(feature_extractor(source), words).save_pretrained(part)
     os.replace(part, out)
     return model
+
+
+def licence_of_source(kind: str, source: str | Path) -> str:
+    """The licence of a published checkpoint: that of its folder's card, but non-commercial where its kind is."""
+    stated = licence_of_model(str(source)) if Path(source).is_dir() else UNKNOWN
+    return stated if is_noncommercial(stated) else NON_COMMERCIAL.get(kind, stated)
+
+
+def _readme(kind: str, name: str, licence: str) -> str:
+    """A `README.md` that states the licence until a card takes its place."""
+    verdict = single_licence(licence, [])
+    front_matter = ModelCardData(license=verdict.licence, license_name=verdict.name).to_yaml()
+    return (
+        f"---\n{front_matter}\n---\n{MARKER}convert`; `supclap card` replaces it. -->\n\n# {name}\n\n"
+        f"Weights converted from a published checkpoint (`supclap convert {kind}`), under its licence.\n"
+    )
 
 
 def _tokenizer(source: str | Path, tokenizer: str | None) -> PreTrainedTokenizerBase | None:

@@ -68,7 +68,8 @@ def _read_file(path: Path) -> dict[str, torch.Tensor]:
             "because it can run code. Take a file of tensors alone, best as safetensors."
         ) from error
     except Exception as error:  # each format has errors of its own for a damaged file
-        raise ValueError(f"{str(path)!r} cannot be read as weights: {str(error).splitlines()[0]}") from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{str(path)!r} cannot be read as weights: {reason}") from error
     for wrapper in _WRAPPERS:
         if isinstance(weights, dict) and isinstance(weights.get(wrapper), dict):
             weights = weights[wrapper]
@@ -160,7 +161,8 @@ class NamedWeights:
             optional: Our names that may be missing, of constants that the module computes.
 
         Raises:
-            ValueError: A key is missing, unexpected or has another shape; the message names each.
+            ValueError: A key is missing, unexpected, has another shape, or holds NaN or infinity; the message names
+                each.
         """
         own = module.state_dict()
         problems = [f"missing {self.in_file(name)}" for name in own.keys() - self.tensors.keys() - set(optional)]
@@ -173,6 +175,9 @@ class NamedWeights:
         if problems:
             raise ValueError(f"{self.source!r} does not fit {type(module).__name__}: {'; '.join(sorted(problems))}.")
         module.load_state_dict(self.tensors, strict=False)
+        # after loading: a value may leave the range of the module's type
+        if broken := sorted(self.in_file(name) for name, value in own.items() if not value.isfinite().all()):
+            raise ValueError(f"{self.source!r}: {', '.join(broken)} should be finite and holds NaN or infinity.")
 
 
 def take_number(weights: dict[str, torch.Tensor], name: str, source: str | Path) -> float:
