@@ -216,7 +216,7 @@ def _retried(send: Callable[[], T], what: str, once: bool = False) -> T:
                 ) from error
             wait = _retry_after(error.response.headers.get("Retry-After"))
         except _transport_errors() as error:
-            if once and not error.request.url.path.endswith(HARMLESS):
+            if once and not _address(error).endswith(HARMLESS):
                 raise PushError(
                     f"{what}: the connection broke ({error}), and whether the pull request was opened is not known. Look "
                     "at the pull requests of the repository before you push again."
@@ -242,6 +242,14 @@ def _unwrapped(send: Callable[[], T]) -> T:
         if isinstance(error.__cause__, (HfHubHTTPError, _transport_errors())):
             raise error.__cause__ from None
         raise
+
+
+def _address(error: Exception) -> str:
+    """Where the request of a transport error went, as far as it knows."""
+    try:
+        return str(error.request.url)
+    except (AttributeError, RuntimeError):  # httpx raises the second where there is none
+        return ""
 
 
 def _transport_errors() -> type[Exception]:
