@@ -280,6 +280,8 @@ def _architecture(facts: Facts) -> str:
     rows = []
     for tower in ("audio", "text"):
         config = facts.config[f"{tower}_config"]
+        if config["model_type"] == "clap_audio_model":  # whose num_hidden_layers counts its stages
+            config = {**config, "num_hidden_layers": sum(config["depths"])}
         size = ", ".join(
             f"{config[key]} {unit}"
             for key, unit in (
@@ -347,10 +349,11 @@ def _training(facts: Facts) -> str:
     audio = "random weights" if _is_random_audio(facts) else f"`{_shown(facts.recipe.get('audio_model'))}`"
     start = f"Started from `{text}`" + ("." if facts.recipe.get("model") else f" (text) and {audio} (audio).")
     rows = ["| hyper-parameter | value |", "| --- | --- |"]
+    overridden = {"num_train_epochs"} if (facts.recipe.get("max_steps") or 0) > 0 else set()
     rows += [
         f"| {key} | {_inline(_without_folders(facts.recipe[key]))} |"
         for key in HYPER_PARAMETERS
-        if facts.recipe.get(key) not in (None, False)
+        if key not in overridden and facts.recipe.get(key) not in (None, False)
     ]
     curves = f"\n\n![Loss, radius and retrieval over the steps]({CURVES})" if (facts.folder / CURVES).exists() else ""
     return f"{start} {_objective(facts)}\n\n" + "\n".join(rows) + curves

@@ -132,6 +132,18 @@ def test_the_text_tells_data_objective_settings_machine_and_curves(run_folder):
     assert "| audio-text retrieval: text to audio, recall@1 | 25.0 | 12.5 to 50.0 | 2 |" in text
 
 
+def test_the_layers_of_an_htsat_are_those_of_all_its_stages(tokenizer, tmp_path):
+    for part in build("htsat", tokenizer):
+        part.save_pretrained(tmp_path)
+    assert "- audio encoder: `clap_audio_model`, 3 layers, 16 wide" in write_card(tmp_path).read_text()
+
+
+@pytest.mark.parametrize(("max_steps", "listed"), [(20, False), (-1, True)])
+def test_a_number_of_epochs_that_max_steps_overrides_is_not_listed(run_folder, max_steps, listed):
+    set_recipe(run_folder, max_steps=max_steps, num_train_epochs=3)
+    assert ("| num_train_epochs | 3 |" in write_card(run_folder).read_text()) is listed
+
+
 @pytest.mark.parametrize("chosen_on", [None, "validation", "test", "last"])
 def test_the_card_and_its_index_say_how_the_checkpoint_was_chosen(run_folder, chosen_on):
     (run_folder / "results.json").write_text(json.dumps({**RESULTS, "chosen_on": chosen_on}))
