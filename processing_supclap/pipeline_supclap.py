@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TEMPLATE = "This is a sound of {}."
 LABEL_BATCH_SIZE = 256
-SINGLE_CLIPS = (str, bytes, bytearray, memoryview, dict)  # which can be iterated over all the same
+SINGLE_CLIPS = (str, bytes, bytearray, memoryview, dict)
 PARAMETERS = (
     "candidate_labels",
     "hypothesis_template",
@@ -51,6 +51,18 @@ def _named(clips: Iterable) -> Iterator[_NamedClip]:
     return (_NamedClip(f"audios[{i}]", clip) for i, clip in enumerate(clips))
 
 
+def _is_single(audio: Any) -> bool:
+    """Whether something that can be iterated over is one clip all the same."""
+    return isinstance(audio, SINGLE_CLIPS) or hasattr(audio, "__array__") or hasattr(audio, "read")
+
+
+def _read_file(file: Any, name: str) -> bytes:
+    """The bytes of an open file, from where it stands."""
+    if hasattr(file, "encoding"):
+        raise TypeError(f"{name}: the file is open as text. Open sound files in binary mode: open(path, 'rb').")
+    return file.read()
+
+
 class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipeline):
     """Scores clips of any form and length against labels given in words.
 
@@ -67,8 +79,9 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
         """Classifies one clip, a list of clips, or a dataset or generator of clips.
 
         Args:
-            audios: A clip in any form that [`load_waveform`] takes, a row with one under `"audio"`, or several of them:
-                a list, a dataset, a column of one, or a generator. A list of plain numbers is one clip.
+            audios: A clip in any form that [`load_waveform`] takes, a sound file opened in binary mode, a row with one
+                of these under `"audio"`, or several of them: a list, a dataset, a column of one, or a generator. A list
+                of plain numbers is one clip.
             candidate_labels (`list[str]` or `str`): The labels; a string is split at its commas.
             hypothesis_template (`str` or `list[str]`): Sentence with `{}` where the label goes. With several, the
                 embedding of a label is the normalised mean over the templates.
@@ -86,7 +99,7 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
             a dataset or generator, an iterator over them that reads clip by clip.
 
         Raises:
-            TypeError: Unknown arguments, or of the wrong type.
+            TypeError: Unknown arguments, or of the wrong type; a file opened as text.
             ValueError: No labels, an empty or repeated label, a template without `{}`, bad audio (named), a model whose
                 scores are not finite, or `multi_label` of a model that is not calibrated for it.
         """
@@ -96,9 +109,7 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
             if len(audios) == 0:
                 raise ValueError("audios is an empty list. Pass at least one clip.")
             audios = to_array(audios, "audio") if is_number(audios[0]) else list(_named(audios))
-        elif (
-            isinstance(audios, Iterable) and not isinstance(audios, SINGLE_CLIPS) and not hasattr(audios, "__array__")
-        ):
+        elif isinstance(audios, Iterable) and not _is_single(audios):
             audios = _named(audios)
         # A model that comes out of training is in training mode, where dropout makes scores random.
         self.model.eval()
@@ -161,6 +172,8 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
         name, audio = audio if isinstance(audio, _NamedClip) else ("audio", audio)
         if isinstance(audio, dict) and "audio" in audio:  # a row of a dataset
             audio = audio["audio"]
+        if hasattr(audio, "read"):
+            audio = _read_file(audio, name)
         rate = self.feature_extractor.sampling_rate
         waveform = load_waveform(audio, sampling_rate, rate, name, self.feature_extractor.hop_length)
         return self.feature_extractor([waveform], sampling_rate=rate, return_tensors="pt")

@@ -1,5 +1,6 @@
 """Zero-shot classification: right scores for every form of input, or an error that says what to do."""
 
+import io
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -276,6 +277,34 @@ def test_a_clip_that_carries_its_rate_needs_no_other(pipe, clips, tmp_path, form
     soundfile.write(path, clips[0], 16000, subtype="FLOAT")
     expected = pipe(clips[0], candidate_labels=LABELS, **RATE)
     assert_same(pipe(form(clips[0], path), candidate_labels=LABELS), expected)
+
+
+OPENED = pytest.mark.parametrize(
+    "opened", [lambda path: io.BytesIO(path.read_bytes()), lambda path: path.open("rb")], ids=["BytesIO", "open file"]
+)
+
+
+@OPENED
+@pytest.mark.parametrize("form", [lambda file: file, lambda file: {"audio": file}], ids=["alone", "in a row"])
+def test_an_open_file_is_one_clip(pipe, clips, tmp_path, opened, form):
+    soundfile.write(tmp_path / "clip.wav", clips[0], 16000, subtype="FLOAT")
+    with opened(tmp_path / "clip.wav") as file:
+        result = pipe(form(file), candidate_labels=LABELS)
+    assert_same(result, pipe(clips[0], candidate_labels=LABELS, **RATE))
+
+
+@OPENED
+def test_open_files_in_a_list_are_its_clips(pipe, clips, tmp_path, opened):
+    soundfile.write(tmp_path / "clip.wav", clips[0], 16000, subtype="FLOAT")
+    with opened(tmp_path / "clip.wav") as file:
+        (result,) = pipe([file], candidate_labels=LABELS)
+    assert_same(result, pipe(clips[0], candidate_labels=LABELS, **RATE))
+
+
+def test_a_file_opened_as_text_is_refused(pipe, tmp_path):
+    (tmp_path / "clip.wav").write_text("RIFF")
+    with (tmp_path / "clip.wav").open() as file, pytest.raises(TypeError, match=r"open as text.*open\(path, 'rb'\)"):
+        pipe(file, candidate_labels=LABELS)
 
 
 @pytest.mark.parametrize(
