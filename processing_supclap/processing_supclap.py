@@ -1,6 +1,7 @@
 """SupClapProcessor: the feature extractor and the tokenizer behind one call."""
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,7 +145,17 @@ class SupClapProcessor(ProcessorMixin):
             part = folder / f"{name}.part"
             part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
             written.append(str(part.replace(folder / name)))
-        return written + list(super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs) or [])
+        # a string, of which Transformers takes the name of the repository
+        saved = super().save_pretrained(os.fspath(save_directory), push_to_hub=push_to_hub, **kwargs)
+        return written + list(saved or [])
+
+    def _upload_modified_files(
+        self, working_dir: str | os.PathLike, repo_id: str, files_timestamps: dict[str, float], **kwargs
+    ) -> Any:
+        # Written before Transformers looked which files are new, what makes the folder a SentenceTransformer is among
+        # the old ones.
+        new = {name: time for name, time in files_timestamps.items() if name not in SENTENCE_TRANSFORMERS_FILES}
+        return super()._upload_modified_files(working_dir, repo_id, new, **kwargs)
 
 
 __all__ = ["SupClapProcessor"]

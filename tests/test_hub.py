@@ -15,6 +15,8 @@ import transformers
 from hub_server import Fault, Repo, running_hub
 from huggingface_hub import HfApi
 
+from processing_supclap.processing_supclap import SENTENCE_TRANSFORMERS_FILES
+from supclap import SupClapZeroShotAudioClassificationPipeline
 from supclap import hub as supclap_hub
 from supclap.cli import main
 from supclap.hub import PushError, push_checkpoint
@@ -397,14 +399,43 @@ def test_what_the_command_uploads_loads_from_the_hub_in_a_process_without_the_pa
     np.testing.assert_allclose(json.loads(loaded.stdout.split("RESULT")[1]), expected, atol=1e-6)
 
 
+def point_transformers_at(hub, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.address)
+    monkeypatch.setattr(transformers.utils.hub, "_hf_api", None)  # the client that transformers shares
+
+
+def save_both(model, processor, folder, **options):
+    model.save_pretrained(folder, **options)
+    processor.save_pretrained(folder, **options)
+
+
+def save_pipeline(model, processor, folder, **options):
+    pipe = SupClapZeroShotAudioClassificationPipeline(
+        model=model, tokenizer=processor.tokenizer, feature_extractor=processor.feature_extractor
+    )
+    pipe.save_pretrained(folder, **options)
+
+
+@pytest.mark.parametrize("save", [save_both, save_pipeline])
+@pytest.mark.parametrize("kind", [str, Path])
+def test_saving_with_push_to_hub_uploads_the_files_of_a_sentence_transformer(
+    hub, tiny_model, processor, tmp_path, monkeypatch, save, kind
+):
+    point_transformers_at(hub, monkeypatch)
+    save(tiny_model, processor, kind(tmp_path / "model"), push_to_hub=True, repo_id=REPO, token="hf_test")
+    files = hub.repos[REPO].files()
+    for name in SENTENCE_TRANSFORMERS_FILES:
+        assert files[name] == (tmp_path / "model" / name).read_bytes()
+    assert {"model.safetensors", "processor_config.json", "pipeline_supclap.py"} <= files.keys()
+
+
 def test_the_trainer_pushes_what_it_saved_with_its_card_and_not_before(
     hub, tiny_model, processor, tmp_path, monkeypatch
 ):
     from supclap import SupClapTrainer, SupClapTrainingArguments
     from supclap.model_card import write_card
 
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.address)
-    monkeypatch.setattr(transformers.utils.hub, "_hf_api", None)  # the client that transformers shares
+    point_transformers_at(hub, monkeypatch)
     args = SupClapTrainingArguments(
         str(tmp_path / "run"), push_to_hub=True, hub_model_id=REPO, hub_private_repo=True, hub_token="hf_test"
     )
