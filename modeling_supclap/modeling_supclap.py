@@ -24,6 +24,9 @@ from .modeling_ced import CedModel, SafetensorsOnly, check_weight_files
 
 logger = logging.get_logger(__name__)
 
+# Text encoders whose positions start behind the padding index.
+OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "clap_text_model")
+
 
 @dataclass
 class SupClapOutput(ModelOutput):
@@ -258,15 +261,18 @@ class SupClapModel(SupClapPreTrainedModel):
         """The inverse temperature that multiplies cosine similarities, shape `(1,)`, at most `logit_scale_max`."""
         return self.logit_scale.float().exp().clamp(max=self.config.logit_scale_max)
 
-    def _truncate(self, input_ids: torch.Tensor, inputs: dict) -> torch.Tensor:
-        """Cuts texts to what the encoder has positions for, as a tokenizer with `truncation=True` would."""
+    def get_text_limit(self) -> int | None:
+        """How many tokens the text encoder has positions for; `None` where it takes any number."""
         config = self.config.text_config
         limit = getattr(config, "max_position_embeddings", None)
-        if limit is None:
-            return input_ids
-        if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet", "clap_text_model"):
-            limit -= config.pad_token_id + 1  # their positions start behind the padding index
-        if input_ids.shape[1] <= limit:
+        if limit is not None and config.model_type in OFFSET_POSITIONS:
+            limit -= config.pad_token_id + 1
+        return limit
+
+    def _truncate(self, input_ids: torch.Tensor, inputs: dict) -> torch.Tensor:
+        """Cuts texts to what the encoder has positions for, as a tokenizer with `truncation=True` would."""
+        limit = self.get_text_limit()
+        if limit is None or input_ids.shape[1] <= limit:
             return input_ids
         logger.warning_once(
             f"A text of {input_ids.shape[1]} tokens was cut to the {limit} that the text encoder can take."

@@ -9,9 +9,10 @@ import onnxruntime
 import pytest
 import soundfile
 import torch
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 from transformers import AutoTokenizer
 
-from supclap import SupClapConfig, SupClapModel
+from supclap import SupClapConfig, SupClapModel, SupClapProcessor, export
 from supclap.cli import main
 from supclap.commands.export import TALKATIVE
 from supclap.evaluation.encoders import load_encoder
@@ -79,6 +80,28 @@ def test_texts_of_any_length_and_batch_embed_as_in_torch(exported, processor):
     expected = model.get_text_features(**processor(text=texts)).pooler_output.numpy()
     np.testing.assert_allclose(session.embed_texts(texts), expected, atol=1e-4)
     np.testing.assert_allclose(session.embed_texts(texts[:1])[0], expected[0], atol=1e-4)
+
+
+def test_a_text_past_the_positions_of_the_encoder_embeds_as_in_torch(checkpoint, tiny_model, processor, tmp_path):
+    export_onnx(checkpoint, tmp_path / "out")
+    text = "word " * 600
+    with torch.no_grad():
+        expected = tiny_model.get_text_features(**processor(text=text)).pooler_output.numpy()
+    np.testing.assert_allclose(OnnxSupClap(tmp_path / "out").embed_texts(text), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(("of_tokenizer", "limit"), [(512, 64), (40, 40), (10**30, 64)])
+def test_texts_are_cut_at_the_lower_limit_of_tokenizer_and_encoder(checkpoint, tiny_model, of_tokenizer, limit):
+    processor = SupClapProcessor.from_pretrained(checkpoint)
+    processor.tokenizer.model_max_length = of_tokenizer
+    assert export._text_limit(tiny_model, processor) == limit
+
+
+def test_export_proves_a_text_past_the_limit(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "_text_limit", lambda model, processor: 512)  # the encoder has 64 positions
+    with pytest.raises(InvalidArgument):
+        export_onnx(checkpoint, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_single_clip_or_text_embeds_as_a_list_of_one(exported, tmp_path):

@@ -401,6 +401,8 @@ def test_what_the_command_uploads_loads_from_the_hub_in_a_process_without_the_pa
 
 def point_transformers_at(hub, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.address)
+    resolve = f"{hub.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", resolve)
     monkeypatch.setattr(transformers.utils.hub, "_hf_api", None)  # the client that transformers shares
 
 
