@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from transformers import AutoModel, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.utils import ModelOutput
 
 from .configuration_supclap import CedConfig
 from .modeling_ced import CedModel
@@ -20,6 +21,13 @@ def masked_mean(tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Mean over the tokens with a true mask: `(n, length, hidden)` and `(n, length)` to `(n, hidden)`."""
     weights = mask[..., None].to(tokens.dtype)
     return (tokens * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+
+def _placed(values: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
+    """Values of the used windows `(n, …)` where they belong among all, `(batch, windows, …)`, zero elsewhere."""
+    placed = values.new_zeros(*used.shape, *values.shape[1:])
+    placed[used] = values
+    return placed
 
 
 class WindowedAudioEncoder(nn.Module, ABC):
@@ -60,7 +68,13 @@ class WindowedAudioEncoder(nn.Module, ABC):
 
         Returns:
             `last_hidden_state` `(batch, windows · tokens, hidden_size)`, zero in windows that a clip does not fill;
-            `pooler_output` `(batch, hidden_size)`: the mean over windows, weighted by their real length.
+            `pooler_output` `(batch, hidden_size)`: the mean over windows, weighted by their real length; with
+            `output_hidden_states` or `output_attentions`, the encoder's `hidden_states`, those of the windows of a clip
+            in a row, and `attentions`.
+
+        Raises:
+            ValueError: Features that fill no whole windows; hidden states or attentions that the encoder does not give,
+                or that windows cannot be put in a row of.
         """
         batch, length = input_features.shape[:2]
         if input_features_mask is None:
@@ -80,46 +94,69 @@ class WindowedAudioEncoder(nn.Module, ABC):
         real = input_features_mask.unflatten(1, (-1, size)).sum(-1)
         used = real >= self.shortest_window()
         used[:, 0] = True
-        pooled, tokens = self.encode(windows[used], real[used])
-        all_pooled = pooled.new_zeros(*used.shape, pooled.shape[-1])
-        all_tokens = tokens.new_zeros(*used.shape, *tokens.shape[1:])
-        all_pooled[used], all_tokens[used] = pooled, tokens
+        wanted = [name for name in ("hidden_states", "attentions") if kwargs.get(f"output_{name}")]
+        options = {f"output_{name}": True for name in wanted}
+        pooled, tokens, outputs = self.encode(windows[used], real[used], **options)
         return BaseModelOutputWithPooling(
-            last_hidden_state=all_tokens.flatten(1, 2), pooler_output=masked_mean(all_pooled, real * used)
+            last_hidden_state=_placed(tokens, used).flatten(1, 2),
+            pooler_output=masked_mean(_placed(pooled, used), real * used),
+            **{name: self._of_layers(name, outputs, used) for name in wanted},
         )
+
+    def _of_layers(self, name: str, outputs: ModelOutput, used: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The hidden states or attentions of all layers, those of the windows of a clip in a row."""
+        layers = getattr(outputs, name, None)
+        what = f"output_{name}=True: {self.config.model_type}"
+        if not layers:
+            eager = "model.set_attn_implementation('eager') first, or " if name == "attentions" else ""
+            raise ValueError(f"{what} gives none here. Call {eager}the encoder itself, model.audio_model.encoder.")
+        if used.shape[1] == 1:
+            return tuple(layers)
+        if any(layer.ndim != 3 for layer in layers):
+            raise ValueError(f"{what} gives those of one window only. Pass clips of at most {self.window} features.")
+        return tuple(_placed(layer, used).flatten(1, 2) for layer in layers)
 
     def shortest_window(self) -> int:
         """Fewest real features with which a window after the first one counts."""
         return 1
 
     @abstractmethod
-    def encode(self, windows: torch.Tensor, real: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Vectors `(n, hidden)` and tokens `(n, tokens, hidden)` of `n` windows with `real` features each."""
+    def encode(
+        self, windows: torch.Tensor, real: torch.Tensor, **options: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, ModelOutput]:
+        """Vectors `(n, hidden)`, tokens `(n, tokens, hidden)` and the encoder's output of `n` windows.
+
+        Args:
+            windows: Their features.
+            real: How many features of each are no padding.
+            options: `output_hidden_states` and `output_attentions`, where asked for.
+        """
 
 
 class AstEncoder(WindowedAudioEncoder):
     """Audio Spectrogram Transformer: the mean of its class and distillation tokens, as in its training."""
 
-    def encode(self, windows, real):
-        outputs = self.encoder(windows)
-        return outputs.pooler_output, outputs.last_hidden_state
+    def encode(self, windows, real, **options):
+        outputs = self.encoder(windows, **options)
+        return outputs.pooler_output, outputs.last_hidden_state, outputs
 
 
 class HtsatEncoder(WindowedAudioEncoder):
     """HTSAT as LAION-CLAP has it."""
 
-    def encode(self, windows, real):
-        outputs = self.encoder(windows[:, None])
-        return outputs.pooler_output, outputs.last_hidden_state.flatten(2).transpose(1, 2)
+    def encode(self, windows, real, **options):
+        outputs = self.encoder(windows[:, None], **options)
+        return outputs.pooler_output, outputs.last_hidden_state.flatten(2).transpose(1, 2), outputs
 
 
 class WhisperAudioEncoder(WindowedAudioEncoder):
     """Whisper's encoder: the mean over the tokens that hear the clip and not the silence behind it."""
 
-    def encode(self, windows, real):
-        tokens = self.encoder(windows.transpose(1, 2)).last_hidden_state
+    def encode(self, windows, real, **options):
+        outputs = self.encoder(windows.transpose(1, 2), **options)
+        tokens = outputs.last_hidden_state
         mask = torch.arange(tokens.shape[1], device=real.device) < ((real + 1) // 2)[:, None]
-        return masked_mean(tokens, mask), tokens
+        return masked_mean(tokens, mask), tokens, outputs
 
 
 class WaveformEncoder(WindowedAudioEncoder):
@@ -139,7 +176,7 @@ class WaveformEncoder(WindowedAudioEncoder):
             shortest = (shortest - 1) * stride + kernel
         return shortest
 
-    def encode(self, windows, real):
+    def encode(self, windows, real, **options):
         if self.config.feat_extract_norm == "group":
             # The first convolution is normalised over time: padding would change all of the clip.
             clips = [
@@ -153,8 +190,9 @@ class WaveformEncoder(WindowedAudioEncoder):
         mask = torch.arange(features.shape[1], device=real.device) < lengths[:, None]
         projected = self.encoder.feature_projection(features)
         hidden_states = projected[0] if isinstance(projected, tuple) else projected
-        tokens = self.encoder.encoder(hidden_states, attention_mask=mask).last_hidden_state
-        return masked_mean(tokens, mask), tokens * mask[..., None]
+        outputs = self.encoder.encoder(hidden_states, attention_mask=mask, **options)
+        tokens = outputs.last_hidden_state
+        return masked_mean(tokens, mask), tokens * mask[..., None], outputs
 
 
 ADAPTERS = {

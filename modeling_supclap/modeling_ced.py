@@ -57,19 +57,25 @@ class CedAttention(nn.Module):
         self.proj = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(
-        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, lengths: list[int] | None = None
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        lengths: list[int] | None = None,
+        attentions: list[torch.Tensor] | None = None,
     ) -> torch.Tensor:
         batch, length, width = hidden_states.shape
         qkv = self.qkv(hidden_states).view(batch, length, 3, self.num_heads, self.head_dim)
         query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         if lengths is None:
-            output = self._attend(query, key, value, attention_mask)
+            output, weights = self._attend(query, key, value, attention_mask)
+            if attentions is not None:
+                attentions.append(weights)
         else:
             clips = zip(*(tokens.split(lengths, dim=2) for tokens in (query, key, value)), strict=True)
-            output = torch.cat([self._attend(*clip, None) for clip in clips], dim=1)
+            output = torch.cat([self._attend(*clip, None)[0] for clip in clips], dim=1)
         return self.proj(output.reshape(batch, length, width))
 
-    def _attend(self, query, key, value, attention_mask) -> torch.Tensor:
+    def _attend(self, query, key, value, attention_mask) -> tuple[torch.Tensor, torch.Tensor | None]:
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
@@ -82,7 +88,7 @@ class CedAttention(nn.Module):
             is_causal=False,
             scaling=self.scaling,
             dropout=self.attention_dropout if self.training else 0.0,
-        )[0]
+        )
 
 
 class CedMlp(nn.Module):
@@ -107,9 +113,14 @@ class CedLayer(GradientCheckpointingLayer):
         self.dropout = nn.Dropout(config.hidden_dropout)
 
     def forward(
-        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, lengths: list[int] | None = None
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        lengths: list[int] | None = None,
+        attentions: list[torch.Tensor] | None = None,
     ) -> torch.Tensor:
-        hidden_states = hidden_states + self.dropout(self.attn(self.norm1(hidden_states), attention_mask, lengths))
+        attended = self.attn(self.norm1(hidden_states), attention_mask, lengths, attentions)
+        hidden_states = hidden_states + self.dropout(attended)
         return hidden_states + self.dropout(self.mlp(self.norm2(hidden_states)))
 
 
@@ -254,17 +265,30 @@ class CedModel(CedPreTrainedModel):
 
     @can_return_tuple
     def forward(
-        self, input_features: torch.Tensor, input_features_mask: torch.Tensor | None = None, **kwargs
+        self,
+        input_features: torch.Tensor,
+        input_features_mask: torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        **kwargs,
     ) -> BaseModelOutputWithPooling:
         r"""
         Args:
             input_features: Log-mel spectrogram in dB, `(batch, time, num_mel_bins)`.
             input_features_mask: 1 for real frames and 0 for padding at the end, `(batch, time)`; all real when omitted.
+            output_hidden_states: Return `hidden_states`; the configuration says when omitted.
+            output_attentions: Return `attentions`; the configuration says when omitted.
 
         Returns:
             `last_hidden_state` `(batch, windows · frequency · time patches, hidden_size)`: tokens, window by window
             and frequency-major within a window, zero where there is no real patch; `pooler_output`
-            `(batch, hidden_size)`: the mean over the real tokens.
+            `(batch, hidden_size)`: the mean over the real tokens; `hidden_states`: the input of the first block and
+            the output of each, laid out as `last_hidden_state` is but without its norm; `attentions`: of each block,
+            `(batch, heads, tokens, tokens)`.
+
+        Raises:
+            ValueError: Features of another shape; attentions of an implementation other than eager, or of clips longer
+                than one window.
         """
         batch, length, bins = input_features.shape
         if bins != self.config.num_mel_bins:
@@ -274,6 +298,14 @@ class CedModel(CedPreTrainedModel):
             )
         if input_features_mask is None:
             input_features_mask = input_features.new_ones(batch, length, dtype=torch.long)
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        if output_attentions is None:
+            output_attentions = self.config.output_attentions
+        hidden_states = [] if output_hidden_states else None
+        attentions = [] if output_attentions else None
+        if attentions is not None:
+            self._check_attentions(length)
         frames = input_features_mask.sum(-1)
         normalised = self.init_bn(input_features.transpose(1, 2).to(self.init_bn.weight.dtype)).to(
             self.patch_embed.proj.weight.dtype
@@ -281,14 +313,34 @@ class CedModel(CedPreTrainedModel):
         normalised = normalised * input_features_mask[:, None].to(normalised.dtype)
 
         if length <= self.config.target_length:
-            tokens, token_mask = self._encode_window(normalised, frames)
+            tokens, token_mask = self._encode_window(normalised, frames, hidden_states, attentions)
         else:
-            tokens, token_mask = self._encode_windows(normalised, frames)
+            tokens, token_mask = self._encode_windows(normalised, frames, hidden_states)
         weights = token_mask[..., None].to(tokens.dtype)
         pooled = (tokens * weights).sum(1) / weights.sum(1)
-        return BaseModelOutputWithPooling(last_hidden_state=tokens, pooler_output=pooled)
+        return BaseModelOutputWithPooling(
+            last_hidden_state=tokens,
+            pooler_output=pooled,
+            hidden_states=None if hidden_states is None else tuple(hidden_states),
+            attentions=None if attentions is None else tuple(attentions),
+        )
 
-    def _encode_windows(self, spectrogram: torch.Tensor, frames: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _check_attentions(self, length: int) -> None:
+        attention = self.config._attn_implementation
+        if attention != "eager":
+            raise ValueError(
+                f"output_attentions=True is not supported with attn_implementation={attention!r}, which computes no "
+                "weights. Call model.set_attn_implementation('eager') first."
+            )
+        if length > self.config.target_length:
+            raise ValueError(
+                f"output_attentions=True is not supported for clips of more than one window ({length} frames, windows "
+                f"of {self.config.target_length}): attention stays within a window. Pass the windows one by one."
+            )
+
+    def _encode_windows(
+        self, spectrogram: torch.Tensor, frames: torch.Tensor, hidden_states: list[torch.Tensor] | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Encodes each window that brings new frames to its clip, and puts the windows of a clip in a row."""
         window, hop = self.config.target_length, self.config.window_hop
         batch, bins, length = spectrogram.shape
@@ -302,18 +354,37 @@ class CedModel(CedPreTrainedModel):
         if (
             torch.compiler.is_compiling()
         ):  # empty windows too: the shapes of a graph must not depend on a mask's values
-            tokens, mask = self._encode_window(windows.flatten(0, 1), real.flatten())
+            tokens, mask = self._encode_window(windows.flatten(0, 1), real.flatten(), hidden_states)
             mask = mask & used.flatten()[:, None]
-            tokens = tokens * mask[..., None]
-            return tokens.unflatten(0, used.shape).flatten(1, 2), mask.unflatten(0, used.shape).flatten(1, 2)
-        tokens, mask = self._encode_window(windows[used], real[used])
-        all_tokens = tokens.new_zeros(batch, n_windows, *tokens.shape[1:])
-        all_mask = mask.new_zeros(batch, n_windows, mask.shape[1])
-        all_tokens[used], all_mask[used] = tokens, mask
-        return all_tokens.flatten(1, 2), all_mask.flatten(1, 2)
 
-    def _encode_window(self, spectrogram: torch.Tensor, frames: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """`(batch, bins, time ≤ target_length)` → tokens `(batch, n, hidden)` and which of them are real."""
+            def in_a_row(values: torch.Tensor) -> torch.Tensor:
+                return (values * mask[..., None]).unflatten(0, used.shape).flatten(1, 2)
+
+            all_mask = mask.unflatten(0, used.shape).flatten(1, 2)
+        else:
+            tokens, mask = self._encode_window(windows[used], real[used], hidden_states)
+
+            def in_a_row(values: torch.Tensor) -> torch.Tensor:
+                placed = values.new_zeros(batch, n_windows, *values.shape[1:])
+                placed[used] = values
+                return placed.flatten(1, 2)
+
+            all_mask = in_a_row(mask)
+        if hidden_states is not None:
+            hidden_states[:] = [in_a_row(states) for states in hidden_states]
+        return in_a_row(tokens), all_mask
+
+    def _encode_window(
+        self,
+        spectrogram: torch.Tensor,
+        frames: torch.Tensor,
+        hidden_states: list[torch.Tensor] | None = None,
+        attentions: list[torch.Tensor] | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`(batch, bins, time ≤ target_length)` → tokens `(batch, n, hidden)` and which of them are real.
+
+        Padding is not left out where the lists are given, to which each block's hidden states and attention go.
+        """
         size, stride = self.config.patch_size, self.config.patch_stride
         if spectrogram.shape[-1] < size:
             spectrogram = nn.functional.pad(spectrogram, (0, size - spectrogram.shape[-1]))
@@ -326,15 +397,19 @@ class CedModel(CedPreTrainedModel):
         token_mask = time_mask[:, None].expand(-1, grid_f, -1).flatten(1)
 
         # contiguous: the residual stream keeps this layout, and each norm would copy another one
-        hidden_states = patches.flatten(2).transpose(1, 2).contiguous()
+        tokens = patches.flatten(2).transpose(1, 2).contiguous()
         if self.training and self.config.patch_dropout:
-            hidden_states, token_mask = self._drop_patches(hidden_states, token_mask)
-        if _packs(token_mask, hidden_states.shape[-1]):
-            return self._encode_packed(hidden_states, token_mask), token_mask
-        attention_mask = create_bidirectional_mask(self.config, hidden_states, token_mask.long())
+            tokens, token_mask = self._drop_patches(tokens, token_mask)
+        if hidden_states is None and attentions is None and _packs(token_mask, tokens.shape[-1]):
+            return self._encode_packed(tokens, token_mask), token_mask
+        attention_mask = create_bidirectional_mask(self.config, tokens, token_mask.long())
+        if hidden_states is not None:
+            hidden_states.append(tokens * token_mask[..., None])
         for block in self.blocks:
-            hidden_states = block(hidden_states, attention_mask)
-        return self.norm(hidden_states) * token_mask[..., None], token_mask
+            tokens = block(tokens, attention_mask, attentions=attentions)
+            if hidden_states is not None:
+                hidden_states.append(tokens * token_mask[..., None])
+        return self.norm(tokens) * token_mask[..., None], token_mask
 
     def _encode_packed(self, hidden_states: torch.Tensor, token_mask: torch.Tensor) -> torch.Tensor:
         """Runs the blocks on the real tokens of all clips in a row, so that padding costs nothing."""

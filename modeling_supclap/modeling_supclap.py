@@ -71,6 +71,16 @@ def unit_length(embeds: torch.Tensor) -> torch.Tensor:
     return norms if torch.is_autocast_enabled(embeds.device.type) else norms.to(embeds.dtype)
 
 
+def _with_embeds(outputs: ModelOutput, embeds: torch.Tensor) -> BaseModelOutputWithPooling:
+    """The output of an encoder with the joint embeddings in place of what it pooled."""
+    return BaseModelOutputWithPooling(
+        last_hidden_state=outputs.last_hidden_state,
+        pooler_output=embeds,
+        hidden_states=getattr(outputs, "hidden_states", None),
+        attentions=getattr(outputs, "attentions", None),
+    )
+
+
 def build_text_encoder(config, pooling: str = "masked_mean") -> PreTrainedModel:
     """An untrained text encoder for `config`, without the pooler that the masked mean makes useless."""
     if getattr(config, "encoder_layerdrop", 0):
@@ -302,8 +312,8 @@ class SupClapModel(SupClapPreTrainedModel):
             token_type_ids: Segments, for encoders that know them.
 
         Returns:
-            `pooler_output` `(n_text, projection_dim)`: the L2-normalised joint embeddings; `last_hidden_state`: the
-            text encoder's tokens.
+            `pooler_output` `(n_text, projection_dim)`: the L2-normalised joint embeddings; `last_hidden_state`,
+            `hidden_states` and `attentions`: the text encoder's.
         """
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
@@ -317,7 +327,7 @@ class SupClapModel(SupClapPreTrainedModel):
         else:
             pooled = masked_mean(outputs.last_hidden_state, inputs["attention_mask"])
         embeds = unit_length(self.text_projection(pooled))
-        return BaseModelOutputWithPooling(last_hidden_state=outputs.last_hidden_state, pooler_output=embeds)
+        return _with_embeds(outputs, embeds)
 
     @can_return_tuple
     def get_audio_features(
@@ -331,12 +341,12 @@ class SupClapModel(SupClapPreTrainedModel):
             input_features_mask: 1 for real features, `(n_audio, time)`; all real when omitted.
 
         Returns:
-            `pooler_output` `(n_audio, projection_dim)`: the L2-normalised joint embeddings; `last_hidden_state`: the
-            audio encoder's tokens.
+            `pooler_output` `(n_audio, projection_dim)`: the L2-normalised joint embeddings; `last_hidden_state`,
+            `hidden_states` and `attentions`: the audio encoder's.
         """
         outputs = self.audio_model(input_features, input_features_mask, **kwargs)
         embeds = unit_length(self.audio_projection(outputs.pooler_output))
-        return BaseModelOutputWithPooling(last_hidden_state=outputs.last_hidden_state, pooler_output=embeds)
+        return _with_embeds(outputs, embeds)
 
     @can_return_tuple
     def forward(

@@ -349,3 +349,48 @@ def test_a_model_whose_output_is_no_encoding_of_texts_is_refused(tmp_path, confi
         SupClapModel.from_text_audio_pretrained(str(tmp_path), ENCODERS["ast"][0]())
     with pytest.raises(ValueError, match="No text encoder"):
         build_text_encoder(config)
+
+
+# --- hidden states and attentions -----------------------------------------------------------------------------------
+
+
+def noise_inputs(processor, *seconds):
+    rate = processor.feature_extractor.sampling_rate
+    generator = torch.Generator().manual_seed(0)
+    return processor(
+        audio=[torch.randn(int(rate * length), generator=generator) / 10 for length in seconds], sampling_rate=rate
+    )
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("name", "layers"), [("ast", 2), ("htsat", 2), ("whisper", 2)])
+def test_hidden_states_and_attentions_of_an_encoder_are_passed_on(name, layers, tokenizer):
+    model, processor = build(name, tokenizer)
+    model.set_attn_implementation("eager")
+    inputs = noise_inputs(processor, 0.9, 0.5)
+    output = model.get_audio_features(**inputs, output_hidden_states=True, output_attentions=True)
+    assert len(output.attentions) == layers
+    assert len(output.hidden_states) == layers + 1
+    torch.testing.assert_close(output.pooler_output, model.get_audio_features(**inputs).pooler_output)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["ast", "whisper"])
+def test_hidden_states_of_the_windows_of_an_encoder_stand_in_a_row(name, tokenizer):
+    model, processor = build(name, tokenizer)
+    output = model.get_audio_features(**noise_inputs(processor, 2.5, 0.5), output_hidden_states=True)
+    for states in output.hidden_states:
+        assert states.shape == output.last_hidden_state.shape
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "seconds", "message"),
+    [
+        ("ast", "output_attentions", 0.9, "gives none here. Call model.set_attn_implementation"),
+        ("htsat", "output_hidden_states", 2.5, "gives those of one window only. Pass clips of at most 101 features"),
+    ],
+)
+def test_layers_that_an_encoder_does_not_give_are_refused(name, option, seconds, message, tokenizer):
+    model, processor = build(name, tokenizer)
+    with pytest.raises(ValueError, match=message):
+        model.get_audio_features(**noise_inputs(processor, seconds), **{option: True})

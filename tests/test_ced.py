@@ -216,3 +216,79 @@ def test_patch_dropout_takes_padding_first():
     features, mask = padded([torch.randn(n, 64) for n in (160, 80)])
     tokens = model(features, mask).last_hidden_state
     assert (tokens[1].abs().sum(-1) > 0).sum() == 20  # all 4 x 5 real patches of the shorter clip are kept
+
+
+# --- hidden states and attentions -----------------------------------------------------------------------------------
+
+
+def seen_by_blocks(model, *inputs, **options):
+    """The output of the model, and the input of its first block and the output of each."""
+    seen = []
+    hooks = [model.blocks[0].register_forward_pre_hook(lambda block, inputs: seen.append(inputs[0]))]
+    hooks += [block.register_forward_hook(lambda block, inputs, output: seen.append(output)) for block in model.blocks]
+    output = model(*inputs, **options)
+    for hook in hooks:
+        hook.remove()
+    return output, seen
+
+
+@torch.no_grad()
+def test_hidden_states_are_those_of_the_blocks_with_zeros_for_padding(model, expected, packing):
+    features, mask = padded(reference_mels(expected))
+    output, seen = seen_by_blocks(model, features, mask, output_hidden_states=True)
+    real = output.last_hidden_state.any(-1)
+    assert not real.all()
+    assert len(output.hidden_states) == model.config.num_hidden_layers + 1
+    for states, block in zip(output.hidden_states, seen, strict=True):
+        torch.testing.assert_close(states, block * real[..., None])
+    torch.testing.assert_close(model.norm(output.hidden_states[-1])[real], output.last_hidden_state[real])
+    torch.testing.assert_close(output.pooler_output, model(features, mask).pooler_output, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_hidden_states_of_windows_stand_in_a_row(model):
+    window = model.config.target_length
+    clips = torch.randn(2, window + 200, 64, generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(2, window + 200, dtype=torch.long)
+    mask[1, window - 50 :] = 0
+    output = model(clips, mask, output_hidden_states=True)
+    for state in output.hidden_states:
+        assert state.shape == output.last_hidden_state.shape
+    real = output.last_hidden_state.any(-1)
+    torch.testing.assert_close(model.norm(output.hidden_states[-1])[real], output.last_hidden_state[real])
+    assert not output.hidden_states[-1][~real].any()
+
+
+@pytest.fixture
+def eager(model):
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    yield model
+    model.set_attn_implementation(before)
+
+
+@torch.no_grad()
+def test_attentions_are_shares_of_the_real_tokens(eager, expected, packing):
+    output = eager(*padded(reference_mels(expected)), output_attentions=True)
+    batch, tokens = output.last_hidden_state.shape[:2]
+    real = output.last_hidden_state.any(-1)
+    assert len(output.attentions) == eager.config.num_hidden_layers
+    for weights in output.attentions:
+        assert weights.shape == (batch, eager.config.num_attention_heads, tokens, tokens)
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+        assert not weights.masked_select(~real[:, None, None]).any()
+
+
+def test_attentions_of_an_implementation_without_weights_are_refused(model):
+    with pytest.raises(ValueError, match=r"output_attentions=True is not supported with attn_implementation='sdpa'"):
+        model(torch.zeros(1, 100, 64), output_attentions=True)
+
+
+def test_attentions_of_several_windows_are_refused(eager):
+    with pytest.raises(ValueError, match="clips of more than one window"):
+        eager(torch.zeros(1, eager.config.target_length + 100, 64), output_attentions=True)
+
+
+def test_the_configuration_may_ask_for_hidden_states():
+    config = CedConfig(hidden_size=48, num_hidden_layers=2, num_attention_heads=3, output_hidden_states=True)
+    assert len(CedModel(config)(torch.zeros(1, 100, 64)).hidden_states) == 3

@@ -253,3 +253,27 @@ def test_bfloat16_is_close_to_float32(tiny_model, tmp_path, cast):
         model = tiny_model.bfloat16()
     embeds = model.get_audio_features(**inputs).pooler_output.float()
     assert torch.nn.functional.cosine_similarity(embeds, expected).min() > 0.99
+
+
+# --- hidden states and attentions -----------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("option", ["output_hidden_states", "output_attentions"])
+def test_text_features_carry_what_the_text_encoder_gives_of_its_layers(model, option):
+    model.set_attn_implementation("eager")
+    inputs, name = texts([5, 9]), option.removeprefix("output_")
+    expected = model.text_model(**inputs, **{option: True})[name]
+    output = model.get_text_features(**inputs, **{option: True})
+    torch.testing.assert_close(output[name], expected)
+    assert model.get_text_features(**inputs).get(name) is None
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("model", ["bert"], indirect=True)
+def test_a_forward_carries_hidden_states_and_attentions_of_both_towers(model):
+    model.set_attn_implementation("eager")
+    inputs = {**texts([5, 9]), **spectrograms([100, 50])}
+    output = model(**inputs, output_hidden_states=True, output_attentions=True)
+    for tower in (output.audio_model_output, output.text_model_output):
+        assert len(tower.hidden_states) == len(tower.attentions) + 1 == 3

@@ -26,6 +26,25 @@ def test_the_audio_tower_compiles_to_one_graph(lengths):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize(
+    ("lengths", "options"),
+    [
+        ([100, 60], {"output_hidden_states": True, "output_attentions": True}),
+        ([400, 170], {"output_hidden_states": True}),
+    ],
+    ids=["padded", "windows"],
+)
+def test_the_audio_tower_compiles_to_one_graph_with_its_layers(lengths, options):
+    model, inputs = small_model(), spectrograms(lengths)
+    model.set_attn_implementation("eager")
+    expected = model.get_audio_features(**inputs, **options)
+    torch._dynamo.reset()
+    compiled = torch.compile(model.get_audio_features, backend="eager", fullgraph=True)(**inputs, **options)
+    torch.testing.assert_close(compiled.hidden_states, expected.hidden_states, atol=1e-5, rtol=0)
+    torch.testing.assert_close(compiled.attentions, expected.attentions, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("text", ["bert", "xlm-roberta", "m2m_100"])
 def test_the_text_tower_compiles_to_one_graph(text):
     model, inputs = small_model(text), texts([5, 9])
