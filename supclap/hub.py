@@ -1,5 +1,6 @@
 """A checkpoint to the Hub as one commit, over a connection that may break, and `supclap push`."""
 
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -95,7 +96,7 @@ def push_checkpoint(
             for name in there
             if "/" not in name and any(fnmatch(name, pattern) for pattern in REPLACED) and (folder / name) not in files
         ]
-        added = [CommitOperationAdd(path_in_repo=file.name, path_or_fileobj=file) for file in files]
+        added = [CommitOperationAdd(path_in_repo=file.name, path_or_fileobj=_published(file)) for file in files]
         api.preupload_lfs_files(repo_id, added, revision=revision, create_pr=create_pr, free_memory=False)
         return [*added, *(CommitOperationDelete(path_in_repo=name) for name in stale)]
 
@@ -122,6 +123,21 @@ def checkpoint_files(folder: Path) -> list[Path]:
             raise PushError(f"{file} is a link to {file.resolve()}, outside the checkpoint. Replace it by a copy.")
         files.append(file)
     return files
+
+
+def _published(file: Path) -> Path | bytes:
+    """The file, or the content of config.json with the last part alone of an encoder's absolute path.
+
+    Such a path may tell who trained where. The folder keeps it: the licence of an encoder is looked up there.
+    """
+    if file.name != "config.json":
+        return file
+    config = read_json(file)
+    for tower in (config["text_config"], config["audio_config"]):
+        path = Path(tower.get("_name_or_path") or "")
+        if path.is_absolute():
+            tower["_name_or_path"] = path.name
+    return f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode()
 
 
 def check_checkpoint(folder: Path) -> None:

@@ -69,6 +69,18 @@ def test_a_push_is_one_commit_of_model_processor_code_and_card(hub, checkpoint):
     assert f'AutoModel.from_pretrained("{REPO}"' in files["README.md"].decode()
 
 
+def test_the_folder_of_an_encoder_stays_here_but_for_its_name(hub, checkpoint, tmp_path):
+    config = json.loads((checkpoint / "config.json").read_text())
+    config["text_config"]["_name_or_path"] = str(tmp_path / "site-packages" / "encoder")
+    config["audio_config"]["_name_or_path"] = "someone/ced"
+    saved = json.dumps(config)
+    (checkpoint / "config.json").write_text(saved)
+    push(hub, checkpoint)
+    config["text_config"]["_name_or_path"] = "encoder"
+    assert json.loads(hub.repos[REPO].files()["config.json"]) == config
+    assert (checkpoint / "config.json").read_text() == saved
+
+
 @pytest.mark.parametrize("private", [True, False])
 def test_a_new_repository_is_private_if_asked_for(hub, checkpoint, private):
     push(hub, checkpoint, private=private)
