@@ -100,8 +100,8 @@ class SupClapLoss(nn.Module):
         perpendicular_push: Factor on the part across a - t of what L_orig's other logits send to each embedding. Two
             controls, for `svr=None`; values stay as they are.
         chunk_size: Take so many rows at a time, with memory linear in the batch in place of its square; the same values
-            and gradients, which can be differentiated once. None takes all rows at once, or on a CPU as many as fit its
-            cache where the objective goes over them in one pass (`losses.symmetric`).
+            and gradients, which can be differentiated once. None takes all rows at once; on a CPU, beyond 4,096 pairs, as
+            many as fit its cache where the objective goes over them in one pass (`losses.symmetric`).
         gather: Contrast with all ranks of an initialised `torch.distributed`.
 
     Raises:
