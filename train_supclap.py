@@ -32,6 +32,8 @@ def main(argv: list[str] | None = None) -> dict:
         The results that are also written to `results.json`.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
+    if hasattr(sys.stdout, "reconfigure"):  # a notebook has another kind
+        sys.stdout.reconfigure(line_buffering=True)  # in a log file, progress when it is made, and errors behind it
     if {"-h", "--help"} & set(argv):
         from supclap.recipe_help import USAGE, all_keys
 

@@ -56,6 +56,9 @@ def _logged(function: Callable, arguments: tuple, log: str) -> None:
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(file, 1)
     os.dup2(file, 2)
+    sys.stdout.reconfigure(
+        line_buffering=False, write_through=False
+    )  # a file's default, whatever PYTHONUNBUFFERED says
     function(*arguments)
 
 
