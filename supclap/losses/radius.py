@@ -119,7 +119,7 @@ class PredictedRadius(nn.Module, ABC):
 
     @torch.no_grad()
     def with_gradients(self, similarities: Tensor, valid: Tensor | None = None) -> tuple[Tensor, ParameterGradients]:
-        """`forward` without a graph, and its backward, written out: autograd takes longer than the products of a small batch."""
+        """`forward` without a graph, and its backward, written out to spare what autograd adds to each operation."""
         first, second, last = self.mlp[0], self.mlp[2], self.mlp[4]
         with without_autocast(similarities):
             features = self.features(similarities, valid).to(first.weight.dtype)
