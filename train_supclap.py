@@ -11,10 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from supclap.config import RecipeError, parse_recipe
-from supclap.data.sources import DataError
+from supclap.data.splits import DataError
 from supclap.errors import SettingsError
-from supclap.preemption import PreemptionCallback
+from supclap.recipes.parser import RecipeError, parse_recipe
+from supclap.training.callbacks.preemption import PreemptionCallback
 
 
 FLAGS = ("--dry-run", "--resume-with-changes")
@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> dict:
     if hasattr(sys.stdout, "reconfigure"):  # a notebook has another kind
         sys.stdout.reconfigure(line_buffering=True)  # in a log file, progress when it is made, and errors behind it
     if {"-h", "--help"} & set(argv):
-        from supclap.recipe_help import USAGE, all_keys
+        from supclap.recipes.help import USAGE, all_keys
 
         print(USAGE if "-h" in argv else USAGE + "\n" + all_keys())
         return {}
@@ -52,16 +52,18 @@ def _run(argv: list[str], preemption: PreemptionCallback) -> dict:
     from transformers import ProgressCallback, set_seed
     from transformers.trainer_utils import get_last_checkpoint
 
-    from supclap import process, recipe, resuming
-    from supclap.callbacks import ShortProgressCallback, TrainingCurvesCallback, TrainingTimeCallback
-    from supclap.checkpointing import check_whole
     from supclap.data.audio_hashes import AUDIO_HASHES
     from supclap.data.manifest import build_manifest
-    from supclap.data.sources import load_splits
-    from supclap.guard import GuardRailsCallback
-    from supclap.plan import plan
-    from supclap.report import evaluate_and_report
-    from supclap.trainer import SupClapTrainer
+    from supclap.data.splits import load_splits
+    from supclap.recipes import build as recipe
+    from supclap.training import resume as resuming
+    from supclap.training import runtime as process
+    from supclap.training.callbacks.guard_rails import GuardRailsCallback
+    from supclap.training.callbacks.progress import ShortProgressCallback, TrainingCurvesCallback, TrainingTimeCallback
+    from supclap.training.checkpoints import check_whole
+    from supclap.training.dry_run import plan
+    from supclap.training.report import evaluate_and_report
+    from supclap.training.trainer import SupClapTrainer
 
     recipe.check_trackers(training_args.report_to)
     process.quiet_libraries()

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from transformers import BertConfig
 
 from supclap import CedConfig, SupClapConfig, SupClapForContrastiveTraining, SupClapLoss, SupClapModel
-from supclap.drift import MEMORY_BATCHES, embed_in_eval_mode
-from supclap.losses.forces import push_statistics
-from supclap.process import keep_freed_memory
-from supclap.training_args import SupClapTrainingArguments
+from supclap.losses.diagnostics import push_statistics
+from supclap.training.arguments import SupClapTrainingArguments
+from supclap.training.callbacks.drift import MEMORY_BATCHES, embed_in_eval_mode
+from supclap.training.runtime import keep_freed_memory
 
 
 def criteria(batch: int, chunk: int | None = None) -> dict[str, SupClapLoss]:

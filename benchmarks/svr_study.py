@@ -27,10 +27,10 @@ from scipy import stats
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 import train_supclap  # noqa: E402
-from supclap.drift import DRIFT_FILE, read_drift  # noqa: E402
-from supclap.report import RESULTS  # noqa: E402
-from supclap.resuming import RECIPE_FILE  # noqa: E402
-from supclap.run_record import RUN_FILE  # noqa: E402
+from supclap.publishing.run_record import RUN_FILE  # noqa: E402
+from supclap.training.callbacks.drift import DRIFT_FILE, read_drift  # noqa: E402
+from supclap.training.report import RESULTS  # noqa: E402
+from supclap.training.resume import RECIPE_FILE  # noqa: E402
 
 
 ROWS = {path.stem: path for path in sorted((ROOT / "configs/study/rows").glob("*.yaml"))}

@@ -7,7 +7,7 @@ import torch
 from training_setup import build, clock
 
 from supclap import SupClapForContrastiveTraining, SupClapLoss
-from supclap.text_cache import FrozenTextCache
+from supclap.training.text_cache import FrozenTextCache
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import jinja2
 import yaml
 
-from supclap.model_card import CITATION
+from supclap.publishing.model_card import CITATION
 
 
 FOLDER = Path(__file__).parent

@@ -20,8 +20,8 @@ _context.set_forkserver_preload(
         "matplotlib.backends.backend_agg",
         "matplotlib.figure",
         "soundfile",
-        "supclap.recipe",
-        "supclap.report",
+        "supclap.recipes.build",
+        "supclap.training.report",
         "torch._dynamo",  # the first step of an optimizer imports it
         "torchaudio.functional",
         "train_supclap",

@@ -5,13 +5,13 @@ import sys
 
 import pytest
 
-from supclap.cli import COMMANDS
-from supclap.commands import convert as convert_command
+from supclap.cli import convert as convert_command
+from supclap.cli.main import COMMANDS
 
 
 PROGRAM = """
 import sys
-from supclap.cli import main
+from supclap.cli.main import main
 try:
     main(sys.argv[1:])
 except SystemExit as end:

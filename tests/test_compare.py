@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 from sklearn.metrics import average_precision_score
 
-from supclap.cli import main
+from supclap.cli.main import main
 from supclap.evaluation import pooled_retrieval_ranks, retrieval_metrics, retrieval_ranks
 from supclap.evaluation.compare import CompareError, compare_runs, comparison_table, permutation_p_value
 from supclap.evaluation.inputs import CHOSEN_ON

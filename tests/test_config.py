@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from supclap.config import RecipeError, parse_recipe
+from supclap.recipes.parser import RecipeError, parse_recipe
 
 
 CONFIGS = Path(__file__).parent.parent / "configs"

@@ -18,7 +18,7 @@ from torch import nn
 from transformers import AutoModel, AutoProcessor
 
 from supclap import SupClapModel
-from supclap.cli import main
+from supclap.cli.main import main
 from supclap.conversion import (
     load_ced_checkpoint,
     load_laion_clap_checkpoint,
@@ -26,8 +26,8 @@ from supclap.conversion import (
     load_sonar_checkpoint,
 )
 from supclap.conversion.convert import KINDS, convert
-from supclap.licences import LicenceError, licence_of_model, part_licences
-from supclap.model_card import build_card, write_card
+from supclap.publishing.licenses import LicenceError, licence_of_model, part_licences
+from supclap.publishing.model_card import build_card, write_card
 
 
 DATA = Path(__file__).parent / "data"

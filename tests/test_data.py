@@ -8,7 +8,6 @@ import soundfile
 import torch
 
 from processing_supclap import load_waveform
-from supclap.config import DataArguments
 from supclap.data import (
     CaptionedClips,
     ContrastiveCollator,
@@ -20,6 +19,7 @@ from supclap.data import (
     read_table,
 )
 from supclap.data.cropping import load_crop
+from supclap.recipes.parser import DataArguments
 
 
 RATE = 16000

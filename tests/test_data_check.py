@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import soundfile
 
-from supclap.cli import main
+from supclap.cli.main import main
 from supclap.data import DataError, check_row
 from supclap.data.check import check_splits
 from supclap.data.corpora.hub import DatasetRows
 from supclap.data.inspection import drop_undecodable, inspect_clip
-from supclap.data.opening import open_rows
+from supclap.data.open_rows import open_rows
 
 
 RATE = 16000

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from supclap.cli import main
+from supclap.cli.main import main
 from supclap.data.check import check_splits, script_of
 from supclap.data.inspection import inspect_clip
-from supclap.data.opening import open_rows
+from supclap.data.open_rows import open_rows
 
 
 RATE = 16000

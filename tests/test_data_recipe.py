@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import soundfile
 
-from supclap.config import DataArguments
 from supclap.data import CaptionedClips, CorpusMixture, DataError, build_manifest, load_corpus, load_splits, read_table
-from supclap.data.cache import WaveformCache
-from supclap.data.captions import draw_caption
+from supclap.data.dataset import draw_caption
 from supclap.data.languages import tokenizer_codes
 from supclap.data.manifest import MANIFEST, save_manifest, source_of
-from supclap.data.opening import open_rows
+from supclap.data.open_rows import open_rows
 from supclap.data.tables import table_rows
+from supclap.data.waveform_cache import WaveformCache
+from supclap.recipes.parser import DataArguments
 
 
 RATE = 16000

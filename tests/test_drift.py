@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from test_dual_encoder import clip_model, samples
 
 from supclap import SupClapTrainer, SupClapTrainingArguments
-from supclap.cli import main
-from supclap.drift import DRIFT_FILE, read_drift
-from supclap.losses import forces, info_nce, siglip, similarity_logits
+from supclap.cli.main import main
+from supclap.losses import diagnostics as forces
+from supclap.losses import info_nce, siglip, similarity_logits
+from supclap.training.callbacks.drift import DRIFT_FILE, read_drift
 
 
 def unit(*shape, seed):

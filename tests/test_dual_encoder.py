@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import transformers
 
 from supclap import SupClapForContrastiveTraining, SupClapLoss, SupClapTrainer, SupClapTrainingArguments
-from supclap.dual_encoder import check_dual_encoder, embed_other, embed_text, limit_logit_scale, logit_scale
+from supclap.training.towers import check_dual_encoder, embed_other, embed_text, limit_logit_scale, logit_scale
 
 
 TEXT = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from supclap.ema import WeightAverage
+from supclap.training.ema import WeightAverage
 
 
 def test_the_average_is_that_of_its_recursion():

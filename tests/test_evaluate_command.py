@@ -9,8 +9,8 @@ import soundfile
 import yaml
 from _shared_data import SHARED, on_shared_data
 
-from supclap.cli import main
-from supclap.commands.evaluate import recorded_choice
+from supclap.cli.evaluate import recorded_choice
+from supclap.cli.main import main
 from supclap.evaluation.cache import CachedEncoder, EmbeddingCache
 from supclap.evaluation.encoders import load_encoder
 from supclap.evaluation.runner import evaluate_suite

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supclap.cli import main
+from supclap.cli.main import main
 
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

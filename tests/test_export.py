@@ -12,11 +12,12 @@ import torch
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 from transformers import AutoTokenizer
 
-from supclap import SupClapConfig, SupClapModel, SupClapProcessor, export
-from supclap.cli import main
-from supclap.commands.export import TALKATIVE
+from supclap import SupClapConfig, SupClapModel, SupClapProcessor
+from supclap.cli.export import TALKATIVE
+from supclap.cli.main import main
 from supclap.evaluation.encoders import load_encoder
-from supclap.export import OnnxSupClap, export_onnx, quantize
+from supclap.export import onnx as export
+from supclap.export.onnx import OnnxSupClap, export_onnx, quantize
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,9 @@ def test_clips_of_any_length_and_batch_embed_as_in_torch(exported, processor):
         for n in (160, 2000, 16000, 159 * 160, 60000, 320 * 160 + 900)
     ]
     clips.append(np.zeros(5000, np.float32))
-    clips.append(np.sin(np.arange(30000) * 0.3).astype(np.float32))
+    # A tone over faint noise: the empty bands of a pure tone hold nothing but the rounding of each transform, in decibels.
+    tone = np.sin(np.arange(30000) * 0.3) + 1e-4 * rng.standard_normal(30000)
+    clips.append(tone.astype(np.float32))
     expected = model.get_audio_features(**processor(audio=clips, sampling_rate=16000)).pooler_output.numpy()
     np.testing.assert_allclose(session.embed_audio(clips, 16000), expected, atol=1e-4)
     for clip, row in zip(clips, expected, strict=True):

@@ -11,9 +11,10 @@ from test_model import TEXT_CONFIGS, spectrograms, texts
 from transformers import Wav2Vec2FeatureExtractor, WavLMConfig, WavLMModel
 
 from modeling_supclap import modeling_ced
-from supclap import CedConfig, SupClapConfig, SupClapModel, recipe
-from supclap.config import ModelArguments
+from supclap import CedConfig, SupClapConfig, SupClapModel
 from supclap.errors import SettingsError
+from supclap.recipes import build as recipe
+from supclap.recipes.parser import ModelArguments
 
 
 @pytest.fixture(params=["plain", pytest.param("kernels", marks=pytest.mark.record)])

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from supclap.guard import GuardRailsCallback, NonFiniteError
-from supclap.training_model import mean_cosine
+from supclap.training.callbacks.guard_rails import GuardRailsCallback, NonFiniteError
+from supclap.training.model import mean_cosine
 
 
 def weights(trainer) -> dict[str, torch.Tensor]:

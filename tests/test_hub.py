@@ -17,10 +17,10 @@ from huggingface_hub import HfApi
 
 from processing_supclap.processing_supclap import SENTENCE_TRANSFORMERS_FILES
 from supclap import SupClapZeroShotAudioClassificationPipeline
-from supclap import hub as supclap_hub
-from supclap.cli import main
-from supclap.hub import PushError, push_checkpoint
-from supclap.licences import LicenceError
+from supclap.cli.main import main
+from supclap.publishing import hub as supclap_hub
+from supclap.publishing.hub import PushError, push_checkpoint
+from supclap.publishing.licenses import LicenceError
 
 
 REPO = "me/model"
@@ -388,7 +388,7 @@ def test_what_the_command_uploads_loads_from_the_hub_in_a_process_without_the_pa
         environment.pop("HF_MODULES_CACHE", None)
         root = str(Path(supclap_hub.__file__).parent.parent)
         pushed = subprocess.run(
-            [sys.executable, "-m", "supclap.cli", "push", str(checkpoint), REPO, "--private"],
+            [sys.executable, "-m", "supclap.cli.main", "push", str(checkpoint), REPO, "--private"],
             capture_output=True,
             text=True,
             env={**environment, "PYTHONPATH": root},
@@ -447,7 +447,7 @@ def test_the_trainer_pushes_what_it_saved_with_its_card_and_not_before(
     hub, tiny_model, processor, tmp_path, monkeypatch
 ):
     from supclap import SupClapTrainer, SupClapTrainingArguments
-    from supclap.model_card import write_card
+    from supclap.publishing.model_card import write_card
 
     point_transformers_at(hub, monkeypatch)
     args = SupClapTrainingArguments(

@@ -5,7 +5,7 @@ from importlib import import_module
 
 import pytest
 
-from supclap.licences import LicenceError, is_noncommercial, licence_of_model, normalise_licence, propagate
+from supclap.publishing.licenses import LicenceError, is_noncommercial, licence_of_model, normalise_licence, propagate
 
 
 @pytest.mark.parametrize(

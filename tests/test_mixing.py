@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from supclap.data.captions import CaptionedClips
-from supclap.data.mixing import SceneMixer, is_unseen
+from supclap.data.dataset import CaptionedClips
+from supclap.data.scenes import SceneMixer, is_unseen
 
 
 RATE = 16000
@@ -63,7 +63,10 @@ def test_threads_make_the_scenes_of_a_batch_as_one_does(cache_bytes):
     finally:
         torch.set_num_threads(before)
     for index, sample in enumerate(samples):
-        np.testing.assert_array_equal(sample.pop("audio"), (expected := alone[index]).pop("audio"))
+        expected = alone[index]
+        # Resampling sums in another order on another number of threads; the samples are below 1 and the filters have
+        # fewer than 1,000 taps, so that float32 rounding stays far below 1e-5.
+        np.testing.assert_allclose(sample.pop("audio"), expected.pop("audio"), rtol=0, atol=1e-5)
         assert sample == expected
     assert together.rows._load.size == sum(array.nbytes for array in together.rows._load._arrays.values())
 

@@ -17,15 +17,15 @@ from test_audio_encoders import ENCODERS, build
 from transformers import Wav2Vec2Model
 
 from supclap import SupClapEncoderFeatureExtractor, SupClapModel, SupClapProcessor
-from supclap.cli import main
-from supclap.config import DataArguments, ModelArguments
+from supclap.cli.main import main
 from supclap.data import CorpusMixture, build_manifest
 from supclap.data.rows import LazyRows
 from supclap.evaluation.tables import CHOSEN_ON, model_index
-from supclap.licences import LicenceError
-from supclap.model_card import MARKER, build_card, write_card
-from supclap.run_record import record_run
-from supclap.training_args import SupClapTrainingArguments
+from supclap.publishing.licenses import LicenceError
+from supclap.publishing.model_card import MARKER, build_card, write_card
+from supclap.publishing.run_record import record_run
+from supclap.recipes.parser import DataArguments, ModelArguments
+from supclap.training.arguments import SupClapTrainingArguments
 
 
 ROWS = {

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from supclap.training_args import SupClapTrainingArguments
+from supclap.training.arguments import SupClapTrainingArguments
 
 
 FOLDER = Path(__file__).parent.parent / "model_cards"

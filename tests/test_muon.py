@@ -7,7 +7,7 @@ import torch
 from test_speed_inside import small_model
 
 from supclap import SupClapTrainer, SupClapTrainingArguments
-from supclap.muon import MuonAdamW, orthogonalize, use_muon
+from supclap.training.muon import MuonAdamW, orthogonalize, use_muon
 
 
 SHAPES = [(24, 8), (8, 24), (16, 16), (24, 8)]

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from supclap import SupClapTrainer, SupClapTrainingArguments
-from supclap.callbacks import WeightWarmupCallback
 from supclap.data.collator import ContrastiveCollator
 from supclap.errors import SettingsError
-from supclap.trainer import build_criterion
+from supclap.training.callbacks.progress import WeightWarmupCallback
+from supclap.training.trainer import build_criterion
 
 
 def arguments(tmp_path, **options):

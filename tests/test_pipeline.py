@@ -19,7 +19,7 @@ from supclap import (
     SupClapProcessor,
     SupClapZeroShotAudioClassificationPipeline,
 )
-from supclap.hub import check_checkpoint
+from supclap.publishing.hub import check_checkpoint
 
 
 LABELS = ["dog", "rain", "church bells"]

@@ -12,12 +12,12 @@ import torch
 from _shared_data import SHARED, on_shared_data
 
 from processing_supclap import load_waveform
-from supclap.cli import main
-from supclap.config import DataArguments
+from supclap.cli.main import main
 from supclap.data import CaptionedClips, DataError, load_corpus, load_splits
-from supclap.data.captions import caption_languages
-from supclap.data.opening import open_rows
-from supclap.data.prepare import _Shard, prepare
+from supclap.data.dataset import caption_languages
+from supclap.data.open_rows import open_rows
+from supclap.data.shards import _Shard, prepare
+from supclap.recipes.parser import DataArguments
 
 
 RATE = 16000
@@ -168,7 +168,7 @@ def test_a_clip_that_was_repaired_is_taken_in_by_the_same_command(originals, tmp
 
 
 def test_a_clip_is_taken_in_when_what_its_decoder_lacked_is_installed(originals, tmp_path, monkeypatch):
-    import supclap.data.prepare as module
+    import supclap.data.shards as module
 
     def without_decoder(audio, **options):
         if str(audio).endswith("3.wav"):

@@ -9,9 +9,10 @@ import soundfile
 import torch
 from accelerate.commands.config.config_args import load_config_from_file
 
-from supclap import SupClapTrainer, recipe
-from supclap.config import parse_recipe
-from supclap.data.sources import load_splits
+from supclap import SupClapTrainer
+from supclap.data.splits import load_splits
+from supclap.recipes import build as recipe
+from supclap.recipes.parser import parse_recipe
 
 
 CONFIGS = Path(__file__).parent.parent / "configs"

@@ -20,9 +20,9 @@ from conftest import write_recipe
 from safetensors.torch import load_file
 
 from supclap import SupClapTrainingArguments
-from supclap.checkpointing import CheckpointError, check_whole
-from supclap.config import DataArguments, ModelArguments, RecipeError
-from supclap.resuming import check_recipe
+from supclap.recipes.parser import DataArguments, ModelArguments, RecipeError
+from supclap.training.checkpoints import CheckpointError, check_whole
+from supclap.training.resume import check_recipe
 
 
 STEPS = 18
@@ -168,7 +168,11 @@ def train_and_ask_to_end_in(function: str, argv: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "function",
-    ["supclap.data.sources.load_splits", "supclap.text_cache.embed_texts", "supclap.report.evaluate_and_report"],
+    [
+        "supclap.data.splits.load_splits",
+        "supclap.training.text_cache.embed_texts",
+        "supclap.training.report.evaluate_and_report",
+    ],
 )
 def test_sigterm_when_there_is_nothing_to_save_leaves_the_marker_and_status_75_at_once(recipe, tmp_path, function):
     argv = [str(recipe), "--max_steps", "1", "--freeze_text", "true", "--cache_frozen_text", "true"]

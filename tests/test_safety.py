@@ -18,13 +18,13 @@ from transformers import AutoModel, BertConfig, BertModel
 
 import supclap
 from supclap import CedConfig, CedModel, SupClapModel
-from supclap.config import RecipeError
 from supclap.data import load_corpus, stream_sources
 from supclap.data.corpora import hub, webdataset
 from supclap.data.files import DataError
 from supclap.evaluation.encoders import load_encoder
 from supclap.evaluation.suite import SuiteError, load_suite
-from supclap.recipe import resolve_model_path
+from supclap.recipes.build import resolve_model_path
+from supclap.recipes.parser import RecipeError
 
 
 class Trap:

@@ -8,11 +8,11 @@ import torch
 from _scoring import Counter, class_rows, clip, evaluate
 
 from supclap.data.manifest import MANIFEST
-from supclap.drift import DRIFT_FILE
 from supclap.evaluation.cache import EmbeddingCache, content_hash, text_hash
 from supclap.evaluation.encoders import ClapEncoder, fingerprint_folder, load_encoder
-from supclap.guard import NONFINITE_BATCHES
-from supclap.preemption import PREEMPTED_FILE
+from supclap.training.callbacks.drift import DRIFT_FILE
+from supclap.training.callbacks.guard_rails import NONFINITE_BATCHES
+from supclap.training.callbacks.preemption import PREEMPTED_FILE
 
 
 def test_an_evaluation_that_was_stopped_goes_on_where_it_was(tmp_path):

@@ -5,11 +5,12 @@ import pytest
 import torch
 
 import train_supclap
-from supclap import SupClapTrainingArguments, recipe
-from supclap.best_metric import check_best_metric, evaluated_metrics
-from supclap.config import SECTIONS, ModelArguments, RecipeError
+from supclap import SupClapTrainingArguments
 from supclap.errors import SettingsError
-from supclap.plan import duration
+from supclap.recipes import build as recipe
+from supclap.recipes.parser import SECTIONS, ModelArguments, RecipeError
+from supclap.training.dry_run import duration
+from supclap.training.metric_choice import check_best_metric, evaluated_metrics
 
 
 def test_a_folder_without_a_model_is_named_with_what_one_holds(tmp_path):
@@ -130,7 +131,7 @@ def test_a_wrong_setting_found_in_training_ends_it_in_one_line(recipe):
 def test_a_tracker_without_its_package_is_refused_before_the_run_with_the_command_that_installs_it(
     recipe, monkeypatch, words
 ):
-    monkeypatch.setattr("supclap.recipe.get_available_reporting_integrations", lambda: ["wandb"])
+    monkeypatch.setattr("supclap.recipes.build.get_available_reporting_integrations", lambda: ["wandb"])
     with pytest.raises(
         RecipeError, match=r"^report_to 'tensorboard': .*pip install 'supclap\[tracking\]'.*is: wandb\."
     ):

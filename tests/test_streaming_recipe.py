@@ -16,9 +16,9 @@ from conftest import write_recipe
 from torch.utils.data import DataLoader
 
 import train_supclap
-from supclap.config import DataArguments, RecipeError
 from supclap.data import DataError, StreamedClips, build_manifest, load_splits
 from supclap.data.manifest import MANIFEST, NOT_HASHED
+from supclap.recipes.parser import DataArguments, RecipeError
 
 
 CLIPS = {"train": 12, "validation": 4}

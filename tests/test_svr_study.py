@@ -13,9 +13,9 @@ import svr_study  # noqa: E402
 
 import train_supclap  # noqa: E402
 from supclap import SupClapTrainer  # noqa: E402
-from supclap.config import parse_recipe  # noqa: E402
-from supclap.drift import DRIFT_FILE, read_drift  # noqa: E402
-from supclap.trainer import build_criterion  # noqa: E402
+from supclap.recipes.parser import parse_recipe  # noqa: E402
+from supclap.training.callbacks.drift import DRIFT_FILE, read_drift  # noqa: E402
+from supclap.training.trainer import build_criterion  # noqa: E402
 
 
 TWO_STEPS = ["--max_steps", "2", "--drift_steps", "1", "--eval_strategy", "no", "--save_strategy", "no"]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from supclap.text_cache import FrozenTextCache
+from supclap.training.text_cache import FrozenTextCache
 
 
 TEXTS = ["a dog barks", "rain falls on a tin roof", "an engine"]

@@ -67,7 +67,7 @@ def test_choosing_on_the_test_set_needs_a_choice(tmp_path):
 def test_the_queries_a_run_saves_give_its_results_again(tiny_model, processor, tmp_path, capsys):
     from supclap import SupClapTrainer, SupClapTrainingArguments
     from supclap.evaluation.compare import compare_runs
-    from supclap.report import evaluate_and_report
+    from supclap.training.report import evaluate_and_report
 
     rng = np.random.default_rng(0)
     rows = [
@@ -91,7 +91,7 @@ def test_the_queries_a_run_saves_give_its_results_again(tiny_model, processor, t
 
 def test_the_bar_of_the_final_evaluation_is_closed_before_the_summary(tiny_model, processor, tmp_path):
     from supclap import SupClapTrainer, SupClapTrainingArguments
-    from supclap.callbacks import ShortProgressCallback
+    from supclap.training.callbacks.progress import ShortProgressCallback
 
     bars = []
 
@@ -110,7 +110,7 @@ def test_the_bar_of_the_final_evaluation_is_closed_before_the_summary(tiny_model
 
 def test_a_pool_size_above_the_number_of_clips_is_told_as_one_pool(tiny_model, processor, tmp_path, capsys):
     from supclap import SupClapTrainer, SupClapTrainingArguments
-    from supclap.report import evaluate_and_report
+    from supclap.training.report import evaluate_and_report
 
     rows = [
         {"id": name, "audio": {"array": np.ones(8000, "f4"), "sampling_rate": 16000}, "captions": [name]}
@@ -139,7 +139,7 @@ def test_captions_in_several_languages_are_scored_each_language_on_its_own_and_a
     tiny_model, processor, tmp_path, capsys
 ):
     from supclap import SupClapTrainer, SupClapTrainingArguments
-    from supclap.report import evaluate_and_report
+    from supclap.training.report import evaluate_and_report
 
     def rows_of(languages):
         rng = np.random.default_rng(0)
@@ -279,7 +279,7 @@ def test_parts_with_their_own_learning_rate_get_it_and_keep_their_weight_decay(t
 
 
 def test_freezing_the_first_layers_trains_only_those_behind(tiny_model):
-    from supclap.recipe import freeze_first_layers
+    from supclap.recipes.build import freeze_first_layers
 
     freeze_first_layers(tiny_model.text_model, 1)
     trained = {name for name, parameter in tiny_model.text_model.named_parameters() if parameter.requires_grad}
@@ -289,8 +289,8 @@ def test_freezing_the_first_layers_trains_only_those_behind(tiny_model):
 
 def test_frozen_layers_have_no_dropout_in_training(tiny_model):
     from supclap.losses import SupClapLoss
-    from supclap.recipe import freeze_first_layers
-    from supclap.training_model import SupClapForContrastiveTraining
+    from supclap.recipes.build import freeze_first_layers
+    from supclap.training.model import SupClapForContrastiveTraining
 
     freeze_first_layers(tiny_model.text_model, 1)
     model = SupClapForContrastiveTraining(tiny_model, SupClapLoss(svr=None)).train()
@@ -305,7 +305,7 @@ def test_frozen_layers_have_no_dropout_in_training(tiny_model):
 def test_freed_memory_is_used_again_without_mapping_its_pages_anew():
     code = """if True:
         import resource, sys, numpy
-        from supclap import process
+        from supclap.training import runtime as process
         if sys.argv[1] == "keep":
             process.keep_freed_memory()
         def step():

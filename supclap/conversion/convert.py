@@ -13,8 +13,8 @@ from supclap.conversion.ced import load_ced_checkpoint
 from supclap.conversion.laion_clap import laion_clap_feature_extractor, load_laion_clap_checkpoint
 from supclap.conversion.ml_clap import load_ml_clap_checkpoint
 from supclap.conversion.sonar import load_sonar_checkpoint
-from supclap.licences import SOURCE_LICENCE, UNKNOWN, is_noncommercial, licence_of_model, single_licence
-from supclap.model_card import CARD, MARKER
+from supclap.publishing.licenses import SOURCE_LICENCE, UNKNOWN, is_noncommercial, licence_of_model, single_licence
+from supclap.publishing.model_card import CARD, MARKER
 
 
 # kind -> (loader, feature extractor of the source or None for a text encoder)

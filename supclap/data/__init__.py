@@ -1,15 +1,15 @@
 """Clips with captions: the row format, loading, scenes, augmentation and batches."""
 
 from .augment import SpectrogramAugment, WaveformAugment
-from .captions import CaptionedClips, check_row
 from .collator import ContrastiveCollator
 from .corpora import load_corpus
+from .dataset import CaptionedClips, check_row
 from .files import DataError
 from .manifest import build_manifest
-from .mixing import SceneMixer
 from .mixture import CorpusMixture
 from .sampler import LengthGroupedSampler
-from .sources import load_splits
+from .scenes import SceneMixer
+from .splits import load_splits
 from .streaming import StreamedClips
 from .tables import read_table
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from .captions import check_row
+from .dataset import check_row
 from .files import DataError, name_some
 from .rows import LazyRows, Rows
 

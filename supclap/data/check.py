@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .captions import caption_languages, check_row, is_text
+from .dataset import caption_languages, check_row, is_text
 from .inspection import ClipFacts, inspect_clip, map_rows
 
 

@@ -8,13 +8,13 @@ import torch
 from supclap.errors import SettingsError
 
 from .augment import SpectrogramAugment
-from .captions import same_clip_ids
+from .dataset import same_clip_ids
 from .languages import tokenizer_codes
 
 
 @dataclass
 class ContrastiveCollator:
-    """Batches samples of [`~supclap.data.captions.CaptionedClips`] for contrastive training.
+    """Batches samples of [`~supclap.data.dataset.CaptionedClips`] for contrastive training.
 
     Args:
         processor: A `SupClapProcessor`, or any processor called with `audio=`, `text=` and `sampling_rate=`.

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from .audio_hashes import AudioHashes
-from .captions import caption_languages
+from .dataset import caption_languages
 from .inspection import map_rows
 from .mixture import CorpusMixture
 from .rows import removed_of, without_audio

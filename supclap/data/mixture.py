@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .captions import stable_hash
+from .dataset import stable_hash
 from .files import DataError
 from .rows import removed_of
 

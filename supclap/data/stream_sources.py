@@ -17,7 +17,7 @@ from .streaming import RowStream
 if TYPE_CHECKING:
     import datasets
 
-    from supclap.config import DataArguments
+    from supclap.recipes.parser import DataArguments
 
 # What is read from its place as it is needed; other corpora and tables list their clips before.
 UNLISTED = ("hub", "webdataset")

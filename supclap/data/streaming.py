@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch.utils.data import IterableDataset, get_worker_info
 from transformers.utils import logging
 
-from .captions import CaptionedClips
+from .dataset import CaptionedClips
 
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ import torch
 import supclap
 from supclap.data.languages import tokenizer_codes
 from supclap.evaluation.embed import embed_audio, embed_texts
-from supclap.export import DESCRIPTION, OnnxSupClap
+from supclap.export.onnx import DESCRIPTION, OnnxSupClap
 
 
 # Files in or beside a checkpoint on which no embedding depends.
@@ -173,7 +173,7 @@ class ClapEncoder:
 
 
 class OnnxEncoder:
-    """What [`~supclap.export.export_onnx`] wrote, run by onnxruntime on the CPU.
+    """What [`~supclap.export.onnx.export_onnx`] wrote, run by onnxruntime on the CPU.
 
     Args:
         session: The two graphs.

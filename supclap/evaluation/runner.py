@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from supclap.data.captions import caption_languages, check_row
+from supclap.data.dataset import caption_languages, check_row
 from supclap.data.languages import nllb_code
 from supclap.data.manifest import build_manifest, save_manifest
 from supclap.data.rows import Rows, removed_of

@@ -310,7 +310,7 @@ def check_tables(suite: Suite, root: Path) -> None:
     Raises:
         SuiteError: A table lacks a column, or has no row that `where` keeps; the message names the task.
     """
-    from supclap.data.sources import read_table
+    from supclap.data.splits import read_table
 
     for task in suite.tasks:
         path = _folder(task, root) / (task.table or "")
@@ -343,7 +343,7 @@ def _select_records(task: Task, table: list[dict], path: Path) -> list[dict]:
 
 def _table_rows(task: Task, path: Path, skip_bad: bool) -> Sequence[dict]:
     from supclap.data.accept import accept_rows
-    from supclap.data.sources import read_table
+    from supclap.data.splits import read_table
     from supclap.data.tables import clip_id, table_rows
 
     if not path.is_file():

@@ -2,10 +2,10 @@
 
 from supclap.losses.chunked import chunked_info_nce, chunked_siglip
 from supclap.losses.contrastive import info_nce, siglip, similarity_logits
-from supclap.losses.criterion import ContrastiveLossOutput, SupClapLoss
 from supclap.losses.distributed import gather_columns, gather_rows
+from supclap.losses.loss import ContrastiveLossOutput, SupClapLoss
 from supclap.losses.radius import SimilarityRadius, StaticRadius, SummaryRadius, positive_first
-from supclap.losses.svr import radius_constraint, support_vectors
+from supclap.losses.support_vectors import radius_constraint, support_vectors
 
 
 __all__ = [

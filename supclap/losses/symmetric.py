@@ -15,7 +15,7 @@ from torch.autograd.function import FunctionCtx
 from supclap.losses.chunked import Masks, Score, fitting_rows, ready_gradients
 from supclap.losses.precision import without_autocast
 from supclap.losses.radius import ParameterGradients
-from supclap.losses.svr import share_of_distance
+from supclap.losses.support_vectors import share_of_distance
 
 
 SQUARE_ELEMENTS = 2**24

@@ -1,0 +1,16 @@
+"""`supclap plot-drift`: the drift of several runs in one picture."""
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run trained with drift: true")
+    parser.add_argument("--output", type=Path, default=Path("drift.png"), help="the picture to write")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from supclap.plots import plot_drift
+
+    plot_drift(arguments.runs, arguments.output)
+    print(arguments.output)

@@ -1,0 +1,312 @@
+"""Scenes from short recordings, with captions that say what happens: for any clip collection with captions."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+
+from processing_supclap.audio_supclap import load_waveform
+
+from .augment import change_speed
+from .dataset import check_row, saying_how_to_find_all, stable_hash
+from .waveform_cache import WaveformCache
+
+
+TEMPLATES = {
+    "clip": "{a}",
+    "single": "{a}",
+    "sequence": "{a}, followed by {b}",
+    "background": "{a}, with {b} in the background",
+}
+SILENCE = 1e-3  # of the peak; 60 dB below it
+ALONE = ("clip", "single")
+
+
+class SceneMixer:
+    """A sequence of scenes of a few seconds, each a function of `(seed, epoch, index)` alone.
+
+    A scene is one sound, one sound after another, or one sound over a quieter other one. Silence at the ends of a
+    recording is left out; short recordings repeat with pauses, long ones are cut. A `"clip"` is a recording as it is. Rows come out in the row format, with one caption per pair of source captions.
+
+    Args:
+        rows: Recordings in the row format; those of one `label` (the first caption when absent) are never mixed
+            with each other.
+        size: Number of scenes.
+        kinds: Weight of each kind of scene, of `"clip"`, `"single"`, `"sequence"`, `"background"`; the last three
+            alike when omitted.
+        duration: Shortest and longest scene in seconds.
+        block: Scenes in a row that belong together, usually a batch (keep their order: `train_sampling_strategy:
+            sequential`): they are of one length, which needs no padding, and share their labels.
+        block_labels: Number of labels that the scenes of a block are drawn from; all when omitted. Few labels make
+            hard negatives: scenes that differ in one sound, in the order or in what is louder.
+        curriculum: Other `kinds`, `duration` and `block_labels` for the first epochs, one dictionary an epoch.
+        background_db: How far the sound in the background is below the one in front, in dB of RMS level.
+        level_db: Range of the RMS level of the sound in front, in dBFS.
+        noise_db: Range of the level of a noise floor below the sound in front, in dB; none when omitted.
+        pairs: `"all"` combinations of labels, or only those that are `"seen"` in training or kept `"unseen"`.
+        unseen_fraction: Share of the combinations that are kept unseen, chosen by a hash of the two labels.
+        unseen_labels: Keep the combinations of any two of these labels unseen, and no others; instead of
+            `unseen_fraction`.
+        speeds: Speeds in percent, one drawn for each recording in a scene (pitch and length change together).
+        augment: Changes a recording before it is mixed, called as `augment(waveform, rng)`.
+        distinct: Whether no two scenes may have the same meaning; for evaluation.
+        seed: Seed of all choices.
+        sampling_rate: Rate of the scenes in Hz.
+        cache_bytes: Bytes of decoded recordings that each process keeps in memory.
+
+    Raises:
+        ValueError: The rows do not allow the scenes that were asked for; the message says which.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[dict],
+        size: int,
+        kinds: dict[str, float] | None = None,
+        duration: tuple[float, float] = (4.0, 8.0),
+        block: int = 1,
+        block_labels: int | None = None,
+        curriculum: Sequence[dict] = (),
+        background_db: float = 12.0,
+        level_db: tuple[float, float] = (-26.0, -20.0),
+        noise_db: tuple[float, float] | None = None,
+        pairs: str = "all",
+        unseen_fraction: float = 0.2,
+        unseen_labels: Sequence[str] | None = None,
+        speeds: Sequence[int] = (100,),
+        augment=None,
+        distinct: bool = False,
+        seed: int = 0,
+        sampling_rate: int = 16000,
+        cache_bytes: int = 2**29,
+    ):
+        self.kinds = dict.fromkeys(("single", "sequence", "background"), 1.0) if kinds is None else dict(kinds)
+        self.duration = duration
+        self.block = block
+        self.block_labels = block_labels
+        self.curriculum = list(curriculum)
+        for stage in [{}, *self.curriculum]:
+            _check_stage(stage.get("kinds", self.kinds), stage.get("duration", duration), set(stage))
+        if block < 1 or (block_labels is not None and block_labels < 2):
+            raise ValueError(f"block must be at least 1 and block_labels at least 2, got {block} and {block_labels}.")
+        if pairs not in ("all", "seen", "unseen"):
+            raise ValueError(f"pairs must be 'all', 'seen' or 'unseen', got {pairs!r}.")
+        self.rows = list(rows)
+        for index, row in enumerate(self.rows):
+            check_row(row, index)
+        self.size = size
+        self.background_db = background_db
+        self.level_db = level_db
+        self.noise_db = noise_db
+        self.speeds = speeds
+        self.augment = augment
+        self.seed = seed
+        self.sampling_rate = sampling_rate
+        self.epoch = 0
+
+        self.takes: dict[str, list[int]] = {}
+        for index, row in enumerate(self.rows):
+            self.takes.setdefault(row.get("label") or row["captions"][0], []).append(index)
+        labels = sorted(self.takes)
+        self.pairs = [
+            (a, b)
+            for a in labels
+            for b in labels
+            if a != b and (pairs == "all" or (pairs == "unseen") == is_unseen(a, b, unseen_fraction, unseen_labels))
+        ]
+        if not self.pairs and any(self.kinds.get(kind, 0) for kind in ("sequence", "background")):
+            raise ValueError(f"{len(labels)} labels give no {pairs} pair to mix; the labels are {labels}.")
+        self._noise_floor: np.ndarray | None = None
+        self._meanings_of_block: dict[tuple[int, int], tuple] = {}
+        self._load = WaveformCache(self._prepare, cache_bytes)
+        self._plan = self._distinct_plan(labels) if distinct else None
+
+    def _distinct_plan(self, labels: list[str]) -> list[tuple[str, str, str | None]]:
+        """Meanings of all scenes, each at most once and each kind by its weight."""
+        rng = np.random.default_rng([self.seed, stable_hash("plan")])
+        meanings = {
+            kind: [(kind, label, None) for label in labels]
+            if kind in ALONE
+            else [(kind, *pair) for pair in self.pairs]
+            for kind, weight in self.kinds.items()
+            if weight > 0
+        }
+        # kinds with few meanings first: what they cannot fill goes to the others
+        plan: list[tuple[str, str, str | None]] = []
+        weight = sum(self.kinds[kind] for kind in meanings)
+        for kind, all_of_kind in sorted(meanings.items(), key=lambda item: len(item[1])):
+            count = round((self.size - len(plan)) * self.kinds[kind] / weight)
+            weight -= self.kinds[kind]
+            plan += [all_of_kind[i] for i in rng.permutation(len(all_of_kind))[:count]]
+        if len(plan) < self.size:
+            raise ValueError(
+                f"Only {sum(map(len, meanings.values()))} scenes of different meaning can be made of {len(labels)} labels "
+                f"and {len(self.pairs)} pairs with these kinds, fewer than the {self.size} asked for."
+            )
+        return [plan[i] for i in rng.permutation(len(plan))]
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.size
+
+    def _prepare(self, key: tuple[int, bool, int]) -> np.ndarray:
+        """The recording of a take at unit RMS level and at a speed, with or without the silence at its ends."""
+        take, trim, speed = key
+        row = self.rows[take]
+        name = f"clip {row['id']!r}"
+        with saying_how_to_find_all():
+            wave = load_waveform(row["audio"], target_sampling_rate=self.sampling_rate, name=name).numpy()
+        if trim:
+            sounding = np.flatnonzero(np.abs(wave) > SILENCE * np.abs(wave).max())
+            wave = wave[sounding[0] : sounding[-1] + 1] if len(sounding) else wave
+        return unit_level(change_speed(wave, speed))
+
+    def scenes(self, indices: Sequence[int]) -> list[dict]:
+        """Several scenes, mixed by as many threads as torch computes with: in a data worker that is one."""
+        threads = torch.get_num_threads()
+        if threads == 1:
+            return [self[index] for index in indices]
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(self.__getitem__, indices))
+
+    def __getitem__(self, index: int) -> dict:
+        if not 0 <= index < self.size:
+            raise IndexError(f"scene {index} of {self.size}")
+        rng = np.random.default_rng([self.seed, self.epoch, index])
+        length = self._length(index)
+        kind, label_a, label_b = self._plan[index] if self._plan else self._draw(index, rng)
+        take_a = rng.choice(self.takes[label_a])
+        take_b = rng.choice(self.takes[label_b]) if label_b is not None else None
+        wave_a = self._sound(take_a, rng, trim=kind != "clip")
+        if kind == "clip":
+            scene = wave_a[: int(self._stage("duration")[1] * self.sampling_rate)]
+        elif kind == "single":
+            scene = fill(wave_a, length, rng, self.sampling_rate)
+        elif kind == "sequence":
+            first = int(length * rng.uniform(0.4, 0.6))
+            second = fill(self._sound(take_b, rng), length - first, rng, self.sampling_rate)
+            scene = np.concatenate([fill(wave_a, first, rng, self.sampling_rate), second])
+        else:
+            scene = fill(wave_a, length, rng, self.sampling_rate)
+            background = fill(self._sound(take_b, rng), length, rng, self.sampling_rate)
+            scene = scene + background * 10 ** (-self.background_db / 20)
+        scene = self._finish(scene, rng)
+
+        captions = self.rows[take_a]["captions"]
+        if take_b is not None:
+            others = self.rows[take_b]["captions"]
+            partners = [others[i % len(others)] for i in rng.permutation(len(captions))]
+            captions = [TEMPLATES[kind].format(a=a, b=b) for a, b in zip(captions, partners, strict=True)]
+        meaning = label_a if kind in ALONE else f"{kind}|{label_a}|{label_b}"
+        return {
+            "id": f"scene-{self.seed}-{self.epoch}-{index}",
+            "audio": {"array": scene, "sampling_rate": self.sampling_rate},
+            "captions": list(captions),
+            "labels": [label for label in (label_a, label_b) if label is not None],
+            "group": meaning,
+            "sources": [self.rows[take]["id"] for take in (take_a, take_b) if take is not None],
+        }
+
+    @property
+    def lengths(self) -> list[int]:
+        """Samples of each scene, known without making it; their order is the same in every epoch."""
+        return [self._length(index) for index in range(self.size)]
+
+    def _stage(self, name: str):
+        stage = self.curriculum[self.epoch] if self.epoch < len(self.curriculum) else {}
+        return stage.get(name, getattr(self, name))
+
+    def _length(self, index: int) -> int:
+        rng = np.random.default_rng([self.seed, index // self.block])
+        return int(rng.uniform(*self._stage("duration")) * self.sampling_rate)
+
+    def _draw(self, index: int, rng: np.random.Generator) -> tuple[str, str, str | None]:
+        kinds = self._stage("kinds")
+        names = sorted(kinds)
+        weights = np.array([kinds[name] for name in names], dtype=float)
+        kind = names[rng.choice(len(names), p=weights / weights.sum())]
+        labels, pairs = self._block_meanings(self.epoch, index // self.block)
+        if kind in ALONE or not pairs:
+            return kind if kind in ALONE else "single", labels[rng.integers(len(labels))], None
+        return kind, *pairs[rng.integers(len(pairs))]
+
+    def _block_meanings(self, epoch: int, block: int) -> tuple[list[str], list[tuple[str, str]]]:
+        """What `_draw_block_meanings` gives, kept for the scenes of a block, which come one after another."""
+        kept = self._meanings_of_block  # another thread may replace it
+        if (epoch, block) not in kept:
+            kept = self._meanings_of_block = {(epoch, block): self._draw_block_meanings(epoch, block)}
+        return kept[epoch, block]
+
+    def _draw_block_meanings(self, epoch: int, block: int) -> tuple[list[str], list[tuple[str, str]]]:
+        """The labels of a block, and the pairs of them that may be mixed."""
+        labels, count = sorted(self.takes), self._stage("block_labels")
+        if count is None or count >= len(labels):
+            return labels, self.pairs
+        rng = np.random.default_rng([self.seed, epoch, block, stable_hash("labels")])
+        chosen = rng.choice(labels, count, replace=False).tolist()
+        return chosen, [pair for pair in self.pairs if pair[0] in chosen and pair[1] in chosen]
+
+    def _sound(self, take: int, rng: np.random.Generator, trim: bool = True) -> np.ndarray:
+        """A recording at unit RMS level, augmented."""
+        wave = self._load((take, trim, int(self.speeds[rng.integers(len(self.speeds))])))
+        return wave if self.augment is None else unit_level(self.augment(wave, rng))
+
+    def _noise(self, length: int, rng: np.random.Generator) -> np.ndarray:
+        """White noise at unit level, cut from a stretch that is drawn once: drawing takes longer than all the mixing."""
+        if self._noise_floor is None:
+            longest = max(stage.get("duration", self.duration)[1] for stage in [{}, *self.curriculum])
+            size = 4 * int(longest * self.sampling_rate)
+            self._noise_floor = np.random.default_rng(self.seed).standard_normal(size, np.float32)
+        start = rng.integers(len(self._noise_floor) - length)
+        return self._noise_floor[start : start + length]
+
+    def _finish(self, scene: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Sets the level, adds the noise floor and keeps the peak in range."""
+        if self.noise_db is not None:
+            scene = scene + np.float32(10 ** (-rng.uniform(*self.noise_db) / 20)) * self._noise(len(scene), rng)
+        scene = scene * 10 ** (rng.uniform(*self.level_db) / 20)
+        peak = np.abs(scene).max()
+        return (scene / max(peak, 1.0)).astype(np.float32)
+
+
+def _check_stage(kinds: dict[str, float], duration: tuple[float, float], keys: set[str]) -> None:
+    if keys - {"kinds", "duration", "block_labels"}:
+        raise ValueError(f"a stage of the curriculum has kinds, duration and block_labels, got {sorted(keys)}.")
+    if set(kinds) - set(TEMPLATES) or sum(kinds.values()) <= 0:
+        raise ValueError(f"kinds must weight some of {sorted(TEMPLATES)}, got {kinds}.")
+    if not 0 < duration[0] <= duration[1]:
+        raise ValueError(f"duration must be (shortest, longest) in seconds, got {duration}.")
+
+
+def is_unseen(label_a: str, label_b: str, fraction: float, labels: Sequence[str] | None = None) -> bool:
+    """Whether a combination of two labels, in any order, is kept out of training: one of two of `labels`, or else one
+    of a share of all combinations.
+    """
+    if labels is not None:
+        return label_a in labels and label_b in labels
+    return stable_hash(*sorted((label_a, label_b))) % 10_000 < fraction * 10_000
+
+
+def unit_level(wave: np.ndarray) -> np.ndarray:
+    """A waveform at an RMS level of 1; silence as it is."""
+    level = np.sqrt(np.mean(np.square(wave)))
+    return wave / level if level > 0 else wave
+
+
+def fill(wave: np.ndarray, length: int, rng: np.random.Generator, sampling_rate: int) -> np.ndarray:
+    """Fills `length` samples with a recording: a long one is cut, a short one repeats with random pauses."""
+    fade = min(len(wave), length, sampling_rate // 100)
+    if len(wave) >= length:
+        start = rng.integers(len(wave) - length + 1)
+        wave = wave[start : start + length].copy()
+        wave[-fade:] *= np.linspace(1, 0, fade, dtype=np.float32)
+        return wave
+    scene = np.zeros(length, dtype=np.float32)
+    position = int(min(rng.uniform(0, 0.5) * sampling_rate, length - len(wave)))
+    while position + len(wave) <= length:
+        scene[position : position + len(wave)] = wave
+        position += len(wave) + int(rng.uniform(0.1, 0.6) * sampling_rate)
+    return scene

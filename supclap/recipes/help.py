@@ -1,0 +1,49 @@
+"""The help of `train_supclap.py`: how a recipe is written and overridden, and every key with its default."""
+
+import dataclasses
+import json
+import textwrap
+
+from supclap.recipes.parser import SECTIONS
+from supclap.training.arguments import SupClapTrainingArguments
+
+
+WIDTH = 100
+USAGE = """\
+usage: train_supclap.py RECIPE.yaml [--key value ...] [--dry-run] [--resume-with-changes]
+
+Trains, evaluates and saves a model. RECIPE.yaml (see configs/) has three sections:
+  model      which encoders, or the model to go on from
+  data       where the clips and captions are, how they are split, what is done to them
+  training   the objective and everything that transformers.TrainingArguments takes
+Any key can be overridden on the command line, without its section, as YAML:
+  train_supclap.py configs/finetune.yaml --data_dir my_sounds --learning_rate 5e-5 --svr null
+The same command goes on from the last checkpoint of output_dir after a kill.
+
+  --dry-run  print the plan (clips, steps, parameters, memory, time) and write nothing
+  --resume-with-changes
+             go on from the last checkpoint with other learning rates, weight decay, max_grad_norm, bf16 or fp16
+  -h         this text
+  --help     this text and all keys of our own, with their defaults"""
+
+
+def _default(item: dataclasses.Field) -> str:
+    factory = item.default_factory
+    return json.dumps(item.default if factory is dataclasses.MISSING else factory(), ensure_ascii=False)
+
+
+def all_keys() -> str:
+    """Every key of the three sections but those that are the Trainer's alone."""
+    lines = []
+    for section, kind in SECTIONS.items():
+        lines.append(f"\n{section}:")
+        own = SupClapTrainingArguments.__annotations__ if kind is SupClapTrainingArguments else None
+        for item in dataclasses.fields(kind):
+            if item.init and (own is None or item.name in own):
+                text = f"{item.metadata['help']} [{_default(item)}]"
+                lines.append(f"  {item.name}")
+                lines += textwrap.wrap(text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    lines.append(
+        "\n  and every field of transformers.TrainingArguments, such as output_dir, max_steps, eval_strategy."
+    )
+    return "\n".join(lines)

@@ -1,0 +1,183 @@
+"""Drift of a training run: measured every so many steps, to all trackers and to `drift.jsonl`."""
+
+import json
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import TrainerCallback
+
+from supclap.losses import diagnostics as forces
+from supclap.training.towers import logit_scale
+
+
+DRIFT_FILE = "drift.jsonl"
+MEMORY_BATCHES = 16
+
+
+class DriftCallback(TrainerCallback):
+    """Measures, at every `steps`-th step, what `supclap.losses.diagnostics` defines.
+
+    Values are means over both directions (texts pulled to audios, audios pulled to texts) and over the rows of this
+    process:
+
+    - `cos_gradient`, `cos_gradient_tangent`: between the negative gradient of the whole objective with respect to the
+      embeddings of the training batch and the pull. The gradients are those of the step itself.
+    - `cos_step`, `cos_step_tangent`: between the change that the optimiser's step makes to the embeddings of a held probe
+      batch (in eval mode and float32, whatever training computes in) and the pull.
+    - `push_ratio`, `push_global`, `push_local`: on the probe, from the embeddings of the last 16 training batches, which
+      are up to 16 steps old. Those with the `clip_ids` of an anchor, such as its own pair, do not push it; in batches
+      without `clip_ids` no pair is told from others.
+    - `radius_p10` … `shrink_p90`: of the training batch, with SVR.
+
+    Nothing is drawn from the random numbers of training, and its course is the same with the callback and without.
+
+    Args:
+        log: Called with the values, to send them to the trackers: the Trainer's `log`.
+        steps: Interval.
+        probe_size: Pairs of the probe, spread evenly over the training data.
+
+    Raises:
+        ValueError: An interval or size below 1.
+    """
+
+    def __init__(self, log: Callable[[dict], None], steps: int = 100, probe_size: int = 64):
+        if steps < 1 or probe_size < 1:
+            raise ValueError(f"drift_steps and drift_probe_size must be at least 1; got {steps} and {probe_size}.")
+        self.log, self.steps, self.probe_size = log, steps, probe_size
+        self.memory: deque[tuple[Tensor, Tensor, Tensor | None]] = deque(maxlen=MEMORY_BATCHES)
+        self.probe: list[dict[str, Tensor]] | None = None
+        self.probe_ids: Tensor | None = None
+        self.measuring = False
+        self.values: dict[str, Tensor] = {}
+
+    def on_train_begin(self, args, state, control, model=None, **kwargs):
+        self.memory.clear()
+        self.hook = model.criterion.register_forward_hook(self._after_loss, with_kwargs=True)
+        path = Path(args.output_dir) / DRIFT_FILE
+        if state.is_world_process_zero and path.exists():  # of a run that goes on: what comes after its checkpoint
+            kept = [entry for entry in read_drift(path) if entry["step"] <= state.global_step]
+            part = path.with_suffix(".part")
+            part.write_text("".join(json.dumps(entry) + "\n" for entry in kept), encoding="utf-8")
+            part.replace(path)
+
+    def on_train_end(self, args, state, control, **kwargs):
+        self.hook.remove()
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.measuring = (state.global_step + 1) % self.steps == 0
+        self.values = {}
+        self.gradients: dict[str, Tensor] = {}
+
+    def _after_loss(self, criterion, inputs, named, output) -> None:
+        if not (criterion.training and torch.is_grad_enabled()):
+            return
+        audio, text = inputs[:2]
+        self.memory.append((audio.detach(), text.detach(), named.get("ids")))
+        if self.measuring and not self.gradients and audio.requires_grad and text.requires_grad:
+            self.pair = audio.detach(), text.detach()
+            audio.register_hook(partial(self._keep, "audio"))
+            text.register_hook(partial(self._keep, "text"))
+            if output.radii is not None:
+                self.values |= forces.radius_statistics(output.radii, output.distance)
+
+    def _keep(self, name: str, gradient: Tensor) -> None:
+        self.gradients.setdefault(name, gradient)
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, train_dataloader=None, **kwargs):
+        if not self.measuring:
+            return
+        if self.gradients:
+            audio, text = self.pair
+            self._add_cosines(
+                "cos_gradient", (-self.gradients["audio"], audio, text), (-self.gradients["text"], text, audio)
+            )
+        if self.probe is None:
+            self.probe, self.probe_ids = _build_probe(
+                train_dataloader, self.probe_size, args.train_batch_size, args.device
+            )
+        audio, text = self.before = embed_in_eval_mode(model, self.probe)
+        scale, bias = logit_scale(model.clap).detach(), getattr(model.clap, "logit_bias", None)
+        bias = None if model.criterion.objective == "infonce" else 0.0 if bias is None else bias.detach()
+        audios, texts, ids = zip(*self.memory, strict=True)
+        known = self.probe_ids
+        same_clip = [None if known is None or one is None else known[:, None] == one for one in ids]
+        on_text = forces.push_statistics(text, audio, audios, scale, bias, same_clip)
+        on_audio = forces.push_statistics(audio, text, texts, scale, bias, same_clip)
+        self.values |= {name: (on_text[name] + on_audio[name]) / 2 for name in on_text}
+
+    def on_optimizer_step(self, args, state, control, model=None, **kwargs):
+        if self.measuring:
+            (audio, text), (new_audio, new_text) = self.before, embed_in_eval_mode(model, self.probe)
+            self._add_cosines("cos_step", (new_audio - audio, audio, text), (new_text - text, text, audio))
+
+    def _add_cosines(self, name: str, *sides: tuple[Tensor, Tensor, Tensor]) -> None:
+        cosines = torch.stack([torch.stack(forces.pull_cosine(*(x.float() for x in side))) for side in sides]).mean(0)
+        self.values |= {name: cosines[0], f"{name}_tangent": cosines[1]}
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if not self.measuring:
+            return
+        self.measuring = False
+        values = {name: value.item() for name, value in self.values.items()}
+        if state.is_world_process_zero:
+            Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+            with open(Path(args.output_dir) / DRIFT_FILE, "a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": state.global_step, **values}) + "\n")
+        due = control.should_log
+        self.log({f"drift/{name}": value for name, value in values.items()})
+        control.should_log = due  # the Trainer takes any log for that of its losses
+
+
+def _build_probe(loader, size: int, batch_size: int, device) -> tuple[list[dict[str, Tensor]], Tensor | None]:
+    """Batches of the probe, and the ids of its clips where they have some."""
+    data = loader.dataset
+    with torch.random.fork_rng():
+        samples = [data[index * len(data) // size] for index in range(min(size, len(data)))]
+        batches = [
+            loader.collate_fn(samples[start : start + batch_size]) for start in range(0, len(samples), batch_size)
+        ]
+    clip_ids = torch.cat([batch["clip_ids"] for batch in batches]).to(device) if "clip_ids" in batches[0] else None
+    # ids of pairs and of clips are no inputs of the towers
+    return [
+        {name: value.to(device) for name, value in batch.items() if name not in ("ids", "clip_ids")}
+        for batch in batches
+    ], clip_ids
+
+
+@torch.no_grad()
+def embed_in_eval_mode(model, batches: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Audio and text embeddings of the batches, in eval mode; each module's mode is as before afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        audio, text = zip(*(model.embed(batch) for batch in batches), strict=True)
+    finally:
+        for module, training in modes:
+            module.training = training
+    return torch.cat(audio), torch.cat(text)
+
+
+def read_drift(path: str | Path) -> list[dict[str, float]]:
+    """The measurements of a `drift.jsonl`, in order.
+
+    A last line that a kill cut short is left out.
+
+    Raises:
+        ValueError: A line before the last is not a measurement; file and line are named.
+    """
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    entries = []
+    for number, line in enumerate(lines, 1):
+        try:
+            entry = json.loads(line)
+            entry["step"]
+        except (json.JSONDecodeError, KeyError, TypeError):
+            if number == len(lines):
+                break
+            raise ValueError(f"{path}, line {number}, is not a measurement: {line[:80]!r}.") from None
+        entries.append(entry)
+    return entries

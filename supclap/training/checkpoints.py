@@ -1,0 +1,204 @@
+"""Checkpoints that are whole or absent: a kill, a full disk or an unwritable folder leaves the earlier ones intact."""
+
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import Trainer
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint, rotate_checkpoints
+
+from supclap.data.manifest import save_manifest
+from supclap.training.ema import WeightAverage
+
+
+STAGING = "_incomplete"
+# what torch's zip writer, which raises RuntimeErrors of several kinds where a disk is full, has in their messages
+_ZIP_WRITER = ("PytorchStreamWriter", "inline_container", "iostream")
+
+
+class CheckpointError(OSError):
+    """A checkpoint or model that could not be written, or is damaged; the message names the cause and what is whole."""
+
+
+class CheckpointingTrainer(Trainer):
+    """A `Trainer` whose checkpoints and model appear whole, with the manifest of the data and the weights of the
+    average.
+    """
+
+    manifest: dict | None = None
+    _ema: WeightAverage | None = None
+    _staging = False
+
+    def _averaged(self):
+        """The model with the weights to evaluate and save."""
+        return nullcontext() if self._ema is None else self._ema.applied()
+
+    def _save(self, output_dir: str | None = None, state_dict=None) -> None:
+        super()._save(output_dir, state_dict)
+        if self.manifest is not None:
+            save_manifest(self.manifest, output_dir or self.args.output_dir)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Saves the model as the parent does; into the folder of the run whole or not at all.
+
+        Raises:
+            CheckpointError: The disk is full or the folder cannot be written. What was there is as it was.
+        """
+        if output_dir is not None:
+            super().save_model(output_dir, _internal_call)
+            return
+        run_dir = Path(self.args.output_dir)
+        staged = run_dir / STAGING / "model"
+        with self._whole(run_dir, "the model"):
+            super().save_model(str(staged), _internal_call)
+            self.accelerator.wait_for_everyone()
+            if self.args.should_save:
+                flush(staged)
+                for path in staged.iterdir():
+                    path.replace(run_dir / path.name)
+                _flush_one(run_dir)
+
+    def _get_output_dir(self, trial) -> str:
+        folder = super()._get_output_dir(trial)
+        return str(Path(folder) / STAGING) if self._staging else folder
+
+    @contextmanager
+    def _whole(self, run_dir: Path, name: str) -> Iterator[None]:
+        """Removes what lies beside its place after the write, also one that failed, which it reports."""
+        try:
+            yield
+        except (OSError, RuntimeError, SafetensorError) as error:
+            shutil.rmtree(run_dir / STAGING, ignore_errors=True)  # first, so that the free space told is right
+            if isinstance(error, RuntimeError) and not any(word in str(error) for word in _ZIP_WRITER):
+                raise
+            raise CheckpointError(_write_failure(run_dir, name, error)) from error
+        finally:
+            self._staging = False
+            if self.args.should_save:
+                shutil.rmtree(run_dir / STAGING, ignore_errors=True)
+
+    def _save_checkpoint(self, model, trial) -> None:
+        """Writes a checkpoint beside its place and moves it there when it is whole, so that a kill leaves no half.
+
+        Raises:
+            CheckpointError: The disk is full or the folder cannot be written. Earlier checkpoints are as they were.
+        """
+        run_dir = Path(self._get_output_dir(trial))
+        name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        staged = run_dir / STAGING / name
+        if self.args.should_save:
+            shutil.rmtree(run_dir / STAGING, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        self._staging = True
+        with self._whole(run_dir, name):
+            with self._averaged():
+                super()._save_checkpoint(model, trial)
+            if self._ema is not None and self.args.should_save:
+                self._ema.save_training_weights(staged)
+            self.accelerator.wait_for_everyone()
+            if self.state.best_global_step:
+                best = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
+                if best.name == name or best.exists():
+                    self.state.best_model_checkpoint = str(best)
+            if self.args.should_save:
+                self.state.save_to_json(str(staged / "trainer_state.json"))
+                if (run_dir / name).exists():
+                    (run_dir / name).replace(run_dir / STAGING / "replaced")
+                flush(staged)
+                staged.replace(run_dir / name)
+                _flush_one(run_dir)
+        if self.args.should_save:
+            rotate_checkpoints(
+                output_dir=str(run_dir),
+                save_total_limit=self.args.save_total_limit,
+                best_model_checkpoint=self.state.best_model_checkpoint,
+                use_mtime=False,  # a kill while deleting renews the time of what is half gone
+            )
+        self.accelerator.wait_for_everyone()  # the best checkpoint, perhaps this one, may be opened next
+
+    def _load_from_checkpoint(self, resume_from_checkpoint, model=None) -> None:
+        self.accelerator.unwrap_model(model or self.model).load_checkpoint(resume_from_checkpoint)
+        if self._ema is not None:
+            self._ema.resume(resume_from_checkpoint)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Loads both, with the learning rates and weight decay of the arguments, which may have changed since.
+
+        Where they have not, these are the values of the checkpoint. DeepSpeed loads its optimizer by itself.
+        """
+        keys = ("initial_lr", "weight_decay")
+        asked = [{key: group[key] for key in keys if key in group} for group in self.optimizer.param_groups]
+        super()._load_optimizer_and_scheduler(checkpoint)
+        scheduler = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
+        if checkpoint is None or self.is_deepspeed_enabled or not isinstance(scheduler, LambdaLR):
+            return
+        scheduler.base_lrs = [group["initial_lr"] for group in asked]
+        scheduler._last_lr = [
+            base * factor(scheduler.last_epoch)
+            for base, factor in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+        ]
+        for group, values, rate in zip(self.optimizer.param_groups, asked, scheduler._last_lr, strict=True):
+            group.update(values, lr=rate)
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        if self.accelerator.scaler is not None:  # none after a change from fp16 to bf16
+            super()._load_scaler(checkpoint)
+
+    def _load_best_model(self) -> None:
+        self.accelerator.unwrap_model(self.model).load_checkpoint(self.state.best_model_checkpoint)
+        if self._ema is not None:
+            self._ema.average = None  # what was loaded is an average
+
+
+def flush(path: Path) -> None:
+    """Brings a file, or a folder with all in it, to the disk: renamed before, it may be empty after a power cut."""
+    for each in (*path.rglob("*"), path):
+        _flush_one(each)
+
+
+def _flush_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def check_whole(checkpoint: str | Path) -> None:
+    """Looks whether the files of a checkpoint are there in full; their content is not read.
+
+    Raises:
+        CheckpointError: One is missing or cut short.
+    """
+    folder = Path(checkpoint)
+    try:
+        for path in (folder / "trainer_state.json", *sorted(folder.iterdir())):
+            if path.suffix == ".json":
+                json.loads(path.read_text(encoding="utf-8"))
+            elif path.suffix == ".safetensors":
+                safe_open(path, "pt")
+            elif path.suffix in (".pt", ".pth") and not zipfile.is_zipfile(path):
+                raise ValueError("no zip file")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{path} is missing or damaged ({error}). Delete the folder {folder}, then run the same command again: it "
+            "goes on from the checkpoint before it."
+        ) from error
+
+
+def _write_failure(run_dir: Path, name: str, error: Exception) -> str:
+    """What went wrong, what is left, and what to do."""
+    last = get_last_checkpoint(str(run_dir)) if run_dir.is_dir() else None
+    existing = next(folder for folder in (run_dir, *run_dir.parents) if folder.is_dir())
+    left = f"{Path(last).name} is whole" if last else "there is no earlier checkpoint"
+    return (
+        f"{name} could not be written to {str(run_dir)!r}: {error} ({shutil.disk_usage(existing).free / 2**30:.1f} GiB "
+        f"free). {left[0].upper() + left[1:]}. Free space there (save_total_limit keeps fewer checkpoints) or make the "
+        "folder writable, then run the same command again: it goes on from the last whole checkpoint."
+    )

@@ -1,0 +1,173 @@
+"""Whether a run may begin, or go on, in the folder it is given: with the settings and the data it began with."""
+
+import dataclasses
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from supclap.data.manifest import MANIFEST
+from supclap.recipes.parser import DataArguments, ModelArguments, RecipeError
+from supclap.training.arguments import SupClapTrainingArguments
+from supclap.training.checkpoints import flush
+
+
+RECIPE_FILE = "recipe.json"
+# What may change between a killed run and its continuation without changing its losses.
+_FREE_ON_RESUME = {
+    "output_dir",
+    "logging_steps",
+    "save_steps",
+    "save_total_limit",
+    "disable_tqdm",
+    "report_to",
+    "hub_strategy",
+    "dataloader_pin_memory",
+    "skip_nonfinite_steps",
+    "drift",
+    "drift_steps",
+    "drift_probe_size",
+}
+
+
+# What may change when the user asks to go on with it: the state of a checkpoint fits all the same.
+_CHANGEABLE = {
+    "learning_rate",
+    "text_learning_rate",
+    "radius_learning_rate",
+    "muon_learning_rate",
+    "weight_decay",
+    "max_grad_norm",
+    "bf16",
+    "fp16",
+}
+
+
+def check_recipe(
+    output_dir: str | Path,
+    model: ModelArguments,
+    data: DataArguments,
+    training: SupClapTrainingArguments,
+    write: bool = True,
+    accept_changes: bool = False,
+) -> None:
+    """Writes the recipe of a new run; refuses to go on from a run with another one.
+
+    Args:
+        write: Whether to write it; a dry run only checks.
+        accept_changes: Whether to go on with other learning rates, weight decay, clipping or precision than before.
+
+    Raises:
+        RecipeError: `output_dir` holds a run with other settings; each is named with both values.
+    """
+    if training.ignore_data_skip:
+        raise RecipeError(
+            "ignore_data_skip true would train a resumed run on clips that it has seen in place of the next ones: leave "
+            "it out."
+        )
+    current = {
+        **dataclasses.asdict(model),
+        **dataclasses.asdict(data),
+        **{key: value for key, value in training.to_dict().items() if key in _resumable_keys()},
+        "world_size": training.world_size,  # it decides which pairs meet in a batch
+    }
+    if data.streaming:
+        current["dataloader_num_workers"] = training.dataloader_num_workers  # they share the stream
+    current = json.loads(json.dumps(current))
+    path = Path(output_dir) / RECIPE_FILE
+    if path.exists():
+        try:
+            previous = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise RecipeError(
+                f"{path} is damaged ({error}). Delete it to go on with the settings of this command, which have to be "
+                "those that the run began with."
+            ) from None
+        changed = {
+            key: f"{key}: {previous.get(key)!r} there, {current.get(key)!r} now"
+            for key in sorted(previous.keys() | current.keys())
+            if previous.get(key) != current.get(key)
+        }
+        # null or not decides which parts have rates of their own, by which the optimizer's state is laid out
+        changeable = {key for key in changed.keys() & _CHANGEABLE if None not in (previous.get(key), current.get(key))}
+        fixed = [told for key, told in changed.items() if key not in changeable or not accept_changes]
+        if fixed:
+            also = "" if changed.keys() - changeable else ", or add --resume-with-changes to go on with the new ones"
+            raise RecipeError(
+                f"{output_dir} holds a run with other settings ({'; '.join(fixed)}). Set another --output_dir to "
+                f"start anew, or the old settings to go on{also}."
+            )
+        write = write and bool(changed)
+    if not write:
+        return
+    check_writable(output_dir)
+    part = path.with_suffix(f".part{os.getpid()}")  # each rank writes the same
+    part.write_text(json.dumps(current, indent=1), encoding="utf-8")
+    flush(part)
+    part.replace(path)
+
+
+def check_same_data(checkpoint: str | Path, manifest: dict) -> None:
+    """Raises a [`RecipeError`] when the clips or captions of a split are others than a checkpoint was trained with.
+
+    What neither manifest knows, as of a stream, is not compared.
+    """
+    path = Path(checkpoint) / MANIFEST
+    if not path.exists():
+        return
+    previous = json.loads(path.read_text(encoding="utf-8"))["splits"]
+    current = json.loads(json.dumps(manifest))["splits"]
+    changed = [
+        split
+        for split in sorted(previous.keys() | current.keys())
+        if any(previous.get(split, {}).get(key) != current.get(split, {}).get(key) for key in ("revision", "clips"))
+    ]
+    if changed:
+        raise RecipeError(
+            f"the clips or captions of {', '.join(changed)} are not those that {checkpoint} was trained with, which "
+            f"{MANIFEST} in it lists. Restore them to go on, or set another --output_dir to start anew."
+        )
+
+
+def check_writable(output_dir: str | Path, make: bool = True) -> None:
+    """Raises a [`RecipeError`] when nothing can be written to the folder of a run.
+
+    Args:
+        make: Whether to make it; otherwise the first folder above it that is there is tried.
+    """
+    try:
+        folder = Path(output_dir)
+        if make:
+            folder.mkdir(parents=True, exist_ok=True)
+        existing = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+        tempfile.TemporaryFile(dir=existing).close()
+    except OSError as error:
+        raise RecipeError(f"output_dir {str(output_dir)!r} cannot be written: {error}. Name another one.") from error
+
+
+def _resumable_keys() -> set[str]:
+    own = {item.name for item in dataclasses.fields(SupClapTrainingArguments)}
+    changing = {
+        "seed",
+        "learning_rate",
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "max_steps",
+        "num_train_epochs",
+        "warmup_steps",
+        "lr_scheduler_type",
+        "weight_decay",
+        "optim",
+        "bf16",
+        "fp16",
+        "max_grad_norm",
+        "adam_beta1",
+        "adam_beta2",
+        "adam_epsilon",
+        "optim_args",
+        "lr_scheduler_kwargs",
+        "data_seed",
+        "train_sampling_strategy",
+    }
+    objective = set(SupClapTrainingArguments.__annotations__)
+    return (own & (changing | objective)) - _FREE_ON_RESUME
