@@ -11,9 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from supclap.data.splits import DataError
-from supclap.errors import SettingsError
-from supclap.recipes.parser import RecipeError, parse_recipe
+from supclap.errors import RecipeError, SupClapError, in_one_line
+from supclap.recipes.parser import parse_recipe
 from supclap.training.callbacks.preemption import PreemptionCallback
 
 
@@ -161,18 +160,10 @@ def _run(argv: list[str], preemption: PreemptionCallback) -> dict:
     return results
 
 
-def in_one_line(error: Exception) -> str:
-    """What an error says; of one in a data worker, without the traceback that comes along."""
-    text = str(error)
-    if "in DataLoader worker process" in text:
-        text = text.rsplit(f"{type(error).__name__}: ", 1)[-1].strip()
-    return text
-
-
 if __name__ == "__main__":
     try:
         main()
-    except (SettingsError, DataError, OSError, ArithmeticError) as error:
+    except (SupClapError, OSError) as error:
         sys.exit(f"error: {in_one_line(error)}")
     except KeyboardInterrupt:
         sys.exit(130)

@@ -23,21 +23,20 @@ from pathlib import Path
 import yaml
 from scipy import stats
 
+from supclap.files import DRIFT, RECIPE, RESULTS, RUN
+
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 import train_supclap  # noqa: E402
-from supclap.publishing.run_record import RUN_FILE  # noqa: E402
-from supclap.training.callbacks.drift import DRIFT_FILE, read_drift  # noqa: E402
-from supclap.training.report import RESULTS  # noqa: E402
-from supclap.training.resume import RECIPE_FILE  # noqa: E402
+from supclap.training.callbacks.drift import read_drift  # noqa: E402
 
 
 ROWS = {path.stem: path for path in sorted((ROOT / "configs/study/rows").glob("*.yaml"))}
 RETRIEVAL = ("text_to_audio/recall@1", "audio_to_text/recall@1", "text_to_audio/recall@10", "audio_to_text/recall@10")
 ZERO_SHOT = "zero-shot accuracy"
-DRIFT = ("cos_gradient_tangent", "cos_step_tangent", "push_global", "radius_p50")
-KEPT = (RESULTS, DRIFT_FILE, RECIPE_FILE, RUN_FILE)
+DRIFT_METRICS = ("cos_gradient_tangent", "cos_step_tangent", "push_global", "radius_p50")
+KEPT = (RESULTS, DRIFT, RECIPE, RUN)
 
 
 def run(
@@ -54,8 +53,8 @@ def run(
     values = {name: 100 * results["retrieval"][name]["value"] for name in RETRIEVAL}
     if "zero_shot" in results:
         values[ZERO_SHOT] = 100 * results["zero_shot"]["accuracy"]["value"]
-    entries = read_drift(output / DRIFT_FILE) if (output / DRIFT_FILE).exists() else []
-    for name in DRIFT:
+    entries = read_drift(output / DRIFT) if (output / DRIFT).exists() else []
+    for name in DRIFT_METRICS:
         measured = [entry[name] for entry in entries if name in entry]
         if measured:
             values[name] = statistics.mean(measured)
@@ -114,7 +113,7 @@ def study(
         for row in rows:
             results[row].append(run(recipe, row, seed, folder, overrides, train))
         done = ", ".join(map(str, seeds[:number]))
-        tables = [table(results, names) for names in ((*RETRIEVAL, ZERO_SHOT), DRIFT)]
+        tables = [table(results, names) for names in ((*RETRIEVAL, ZERO_SHOT), DRIFT_METRICS)]
         text = f"{recipe.name}, seeds {done}; mean ± 95 % interval, Δ paired to the plain loss"
         text = "\n\n".join([text, *tables])
         part = folder / "table.part"

@@ -4,7 +4,8 @@ import os
 from itertools import cycle
 from pathlib import Path
 
-from supclap.training.callbacks.drift import DRIFT_FILE, read_drift
+from supclap.files import DRIFT, replacing
+from supclap.training.callbacks.drift import read_drift
 
 
 PANELS = {
@@ -33,10 +34,10 @@ def plot_drift(runs: list[Path], output: str | Path) -> None:
 
     measured = {}
     for folder in runs:
-        path = Path(folder) / DRIFT_FILE
+        path = Path(folder) / DRIFT
         entries = read_drift(path) if path.is_file() else []
         if not entries:
-            raise ValueError(f"{folder} has no measurements in {DRIFT_FILE}: train it with `--drift true`.")
+            raise ValueError(f"{folder} has no measurements in {DRIFT}: train it with `--drift true`.")
         measured[folder] = entries
     figure = Figure(figsize=(15, 8), layout="constrained")
     colours = colormaps["tab10" if len(measured) <= 10 else "tab20"].colors
@@ -61,6 +62,5 @@ def plot_drift(runs: list[Path], output: str | Path) -> None:
         for colour, folder in zip(cycle(colours), measured, strict=False)
     ]
     figure.legend(handles=runs_shown, loc="outside lower center", ncols=min(len(measured), 4), fontsize="small")
-    part = Path(output).with_suffix(".part")
-    figure.savefig(part, dpi=100, format="png")
-    part.replace(output)
+    with replacing(output) as part:
+        figure.savefig(part, dpi=100, format="png")

@@ -9,8 +9,9 @@ import scipy.stats
 from sklearn.metrics import average_precision_score
 
 from supclap.cli.main import main
+from supclap.errors import CompareError
 from supclap.evaluation import pooled_retrieval_ranks, retrieval_metrics, retrieval_ranks
-from supclap.evaluation.compare import CompareError, compare_runs, comparison_table, permutation_p_value
+from supclap.evaluation.compare import compare_runs, comparison_table, permutation_p_value
 from supclap.evaluation.inputs import CHOSEN_ON
 from supclap.evaluation.intervals import (
     bootstrap_mean_average_precision,

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from supclap.recipes.parser import RecipeError, parse_recipe
+from supclap.errors import RecipeError
+from supclap.recipes.parser import parse_recipe
 
 
 CONFIGS = Path(__file__).parent.parent / "configs"

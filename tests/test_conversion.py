@@ -26,7 +26,8 @@ from supclap.conversion import (
     load_sonar_checkpoint,
 )
 from supclap.conversion.convert import KINDS, convert
-from supclap.publishing.licenses import LicenceError, licence_of_model, part_licences
+from supclap.errors import LicenseError
+from supclap.publishing.licenses import licence_of_model, part_licences
 from supclap.publishing.model_card import build_card, write_card
 
 
@@ -624,12 +625,12 @@ def test_a_model_of_a_converted_tower_keeps_its_licence_when_the_folder_is_gone(
 def test_a_card_takes_the_place_of_a_conversions_readme_and_keeps_to_its_licence(converted_clap):
     write_card(converted_clap)
     assert licence_of_model(str(converted_clap)) == "cc-by-nc-4.0"
-    with pytest.raises(LicenceError, match="The published checkpoint that was converted is cc-by-nc-4.0"):
+    with pytest.raises(LicenseError, match="The published checkpoint that was converted is cc-by-nc-4.0"):
         build_card(converted_clap, "me/x", "apache-2.0")
 
 
 def test_a_converted_model_that_is_saved_again_refuses_what_its_source_forbids(converted_clap, tmp_path):
     SupClapModel.from_pretrained(converted_clap).save_pretrained(tmp_path / "again")
     AutoProcessor.from_pretrained(converted_clap).save_pretrained(tmp_path / "again")
-    with pytest.raises(LicenceError, match="no commercial use"):
+    with pytest.raises(LicenseError, match="no commercial use"):
         build_card(tmp_path / "again", "me/x", "apache-2.0")

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import soundfile
 
-from supclap.data import DataError, load_corpus
+from supclap.data import load_corpus
 from supclap.data.corpora import CORPORA, corpus_module
 from supclap.data.files import AudioIndex, read_csv
 from supclap.data.leaks import exclude_leaks, read_leak_list
+from supclap.errors import DataError
 
 
 RATE = 16000

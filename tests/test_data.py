@@ -11,7 +11,6 @@ from processing_supclap import load_waveform
 from supclap.data import (
     CaptionedClips,
     ContrastiveCollator,
-    DataError,
     LengthGroupedSampler,
     SpectrogramAugment,
     WaveformAugment,
@@ -19,6 +18,7 @@ from supclap.data import (
     read_table,
 )
 from supclap.data.cropping import load_crop
+from supclap.errors import DataError
 from supclap.recipes.parser import DataArguments
 
 

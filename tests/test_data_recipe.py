@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 import soundfile
 
-from supclap.data import CaptionedClips, CorpusMixture, DataError, build_manifest, load_corpus, load_splits, read_table
+from supclap.data import CaptionedClips, CorpusMixture, build_manifest, load_corpus, load_splits, read_table
 from supclap.data.dataset import draw_caption
 from supclap.data.languages import tokenizer_codes
-from supclap.data.manifest import MANIFEST, save_manifest, source_of
+from supclap.data.manifest import save_manifest, source_of
 from supclap.data.open_rows import open_rows
 from supclap.data.tables import table_rows
 from supclap.data.waveform_cache import WaveformCache
+from supclap.errors import DataError
+from supclap.files import MANIFEST
 from supclap.recipes.parser import DataArguments
 
 

@@ -11,9 +11,10 @@ from test_dual_encoder import clip_model, samples
 
 from supclap import SupClapTrainer, SupClapTrainingArguments
 from supclap.cli.main import main
+from supclap.files import DRIFT
 from supclap.losses import diagnostics as forces
 from supclap.losses import info_nce, siglip, similarity_logits
-from supclap.training.callbacks.drift import DRIFT_FILE, read_drift
+from supclap.training.callbacks.drift import read_drift
 
 
 def unit(*shape, seed):
@@ -118,7 +119,7 @@ def test_measurements_go_to_the_log_and_to_the_file_and_change_nothing(tmp_path)
     measured.train()
     for name, value in plain.model.state_dict().items():
         assert torch.equal(value, measured.model.state_dict()[name]), name
-    entries = read_drift(tmp_path / "run" / DRIFT_FILE)
+    entries = read_drift(tmp_path / "run" / DRIFT)
     assert [entry["step"] for entry in entries] == [2, 4]
     names = {"cos_gradient", "cos_gradient_tangent", "cos_step", "cos_step_tangent"}
     names |= {"push_ratio", "push_global", "push_local"}
@@ -128,7 +129,7 @@ def test_measurements_go_to_the_log_and_to_the_file_and_change_nothing(tmp_path)
     logged = [entry for entry in measured.state.log_history if "drift/cos_step" in entry]
     assert [entry["step"] for entry in logged] == [2, 4]
     assert logged[1]["drift/cos_step"] == entries[1]["cos_step"]
-    assert not (tmp_path / "plain" / DRIFT_FILE).exists()
+    assert not (tmp_path / "plain" / DRIFT).exists()
     losses, same_losses = (
         [(entry["step"], entry["loss"]) for entry in run.state.log_history if "loss" in entry]
         for run in (plain, measured)
@@ -142,7 +143,7 @@ def test_the_push_on_the_probe_leaves_its_own_pairs_out(tmp_path):
     options = {"drift": True, "drift_steps": 1, "drift_probe_size": 4, "max_steps": 1, "learning_rate": 0.0}
     run = trainer(tmp_path, data, train_sampling_strategy="sequential", **options)
     run.train()
-    (entry,) = read_drift(tmp_path / DRIFT_FILE)
+    (entry,) = read_drift(tmp_path / DRIFT)
     batch = torch.utils.data.default_collate(data)
     del batch["clip_ids"]
     with torch.no_grad():
@@ -169,7 +170,7 @@ def test_gradient_and_step_are_those_of_training(tmp_path):
     before = copy.deepcopy(run.model)
     (batch,) = [batch for _, batch in zip(range(1), run.get_train_dataloader())]
     run.train()
-    (entry,) = read_drift(tmp_path / DRIFT_FILE)
+    (entry,) = read_drift(tmp_path / DRIFT)
 
     def cosine(moves, points):
         sides = zip(moves, points, points[::-1], strict=True)
@@ -192,10 +193,10 @@ def test_gradient_and_step_are_those_of_training(tmp_path):
 def test_a_run_that_goes_on_drops_what_came_after_its_checkpoint(tmp_path):
     options = {"drift": True, "drift_steps": 1, "save_strategy": "steps", "save_steps": 2}
     trainer(tmp_path, **options).train()
-    with open(tmp_path / DRIFT_FILE, "a") as file:
+    with open(tmp_path / DRIFT, "a") as file:
         file.write('{"step": 5, "cos_')
     trainer(tmp_path, **options).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert [entry["step"] for entry in read_drift(tmp_path / DRIFT_FILE)] == [1, 2, 3, 4]
+    assert [entry["step"] for entry in read_drift(tmp_path / DRIFT)] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("options", [{"drift_steps": 0}, {"drift_probe_size": 0}])
@@ -211,7 +212,7 @@ def test_runs_are_drawn_in_one_picture(tmp_path, capsys):
     for name, radius in (("plain", {}), ("svr", {"radius_p50": 0.1, "shrink_p50": 0.9})):
         (tmp_path / name).mkdir()
         lines = [json.dumps({"step": step, "cos_gradient": 0.1 * step, **radius}) for step in (1, 2)]
-        (tmp_path / name / DRIFT_FILE).write_text("\n".join(lines))
+        (tmp_path / name / DRIFT).write_text("\n".join(lines))
     output = tmp_path / "drift.png"
     assert main(["plot-drift", str(tmp_path / "plain"), str(tmp_path / "svr"), "--output", str(output)]) == 0
     assert output.read_bytes().startswith(b"\x89PNG")
@@ -224,6 +225,6 @@ def test_a_run_without_measurements_is_named(tmp_path, capsys):
 
 
 def test_a_broken_line_is_named(tmp_path):
-    (tmp_path / DRIFT_FILE).write_text('{"step": 1}\nnonsense\n{"step": 3}\n')
+    (tmp_path / DRIFT).write_text('{"step": 1}\nnonsense\n{"step": 3}\n')
     with pytest.raises(ValueError, match="line 2, is not a measurement: 'nonsense'"):
-        read_drift(tmp_path / DRIFT_FILE)
+        read_drift(tmp_path / DRIFT)

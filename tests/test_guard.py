@@ -6,7 +6,8 @@ import math
 import pytest
 import torch
 
-from supclap.training.callbacks.guard_rails import GuardRailsCallback, NonFiniteError
+from supclap.errors import NonFiniteError
+from supclap.training.callbacks.guard_rails import GuardRailsCallback
 from supclap.training.model import mean_cosine
 
 

@@ -18,9 +18,9 @@ from huggingface_hub import HfApi
 from processing_supclap.processing_supclap import SENTENCE_TRANSFORMERS_FILES
 from supclap import SupClapZeroShotAudioClassificationPipeline
 from supclap.cli.main import main
+from supclap.errors import LicenseError, PushError
 from supclap.publishing import hub as supclap_hub
-from supclap.publishing.hub import PushError, push_checkpoint
-from supclap.publishing.licenses import LicenceError
+from supclap.publishing.hub import push_checkpoint
 
 
 REPO = "me/model"
@@ -321,7 +321,7 @@ def test_a_licence_that_the_text_encoder_forbids_is_refused_before_anything_is_s
     (checkpoint / "recipe.json").write_text(
         json.dumps({"text_model": str(encoder), "audio_model": "ced-tiny", "objective": "infonce", "svr": None})
     )
-    with pytest.raises(LicenceError, match="no commercial use"):
+    with pytest.raises(LicenseError, match="no commercial use"):
         push(hub, checkpoint, licence="apache-2.0")
     assert not hub.requests
     push(hub, checkpoint)
@@ -351,7 +351,7 @@ def test_a_readme_of_someone_else_that_states_what_the_text_encoder_forbids_is_r
     set_text_architecture(checkpoint, "m2m_100")  # SONAR's
     readme = f"---\nlicense: {licence}\n---\n# Mine\n"
     (checkpoint / "README.md").write_text(readme)
-    with pytest.raises(LicenceError, match="README.md: The licence .* is refused: .*no commercial use"):
+    with pytest.raises(LicenseError, match="README.md: The licence .* is refused: .*no commercial use"):
         push(hub, checkpoint)
     assert not hub.requests
     assert (checkpoint / "README.md").read_text() == readme

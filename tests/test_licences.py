@@ -5,7 +5,8 @@ from importlib import import_module
 
 import pytest
 
-from supclap.publishing.licenses import LicenceError, is_noncommercial, licence_of_model, normalise_licence, propagate
+from supclap.errors import LicenseError
+from supclap.publishing.licenses import is_noncommercial, licence_of_model, normalise_licence, propagate
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def test_permissive_parts_and_data_leave_the_licence_of_the_parts():
 )
 def test_a_non_commercial_part_makes_the_model_non_commercial_and_refuses_apache(towers, data):
     assert propagate(towers, data).licence == "cc-by-nc-4.0"
-    with pytest.raises(LicenceError, match="'apache-2.0' is refused: .*no commercial use"):
+    with pytest.raises(LicenseError, match="'apache-2.0' is refused: .*no commercial use"):
         propagate(towers, data, wanted="apache-2.0")
     assert propagate(towers, data, wanted="cc-by-nc-sa-4.0").licence == "cc-by-nc-sa-4.0"
 
@@ -79,7 +80,7 @@ def test_a_sonar_encoder_without_a_licence_of_its_own_is_non_commercial(tmp_path
 @pytest.mark.parametrize("name", ["several-licences-noncommercial", "fair-noncommercial-research-license"])
 def test_the_name_of_an_other_licence_tells_that_it_is_non_commercial(tmp_path, name):
     (tmp_path / "README.md").write_text(f"---\nlicense: other\nlicense_name: {name}\n---\n")
-    with pytest.raises(LicenceError, match="no commercial use"):
+    with pytest.raises(LicenseError, match="no commercial use"):
         propagate({"base": licence_of_model(str(tmp_path))}, ["CC0 1.0"], "apache-2.0")
 
 
@@ -95,7 +96,7 @@ def test_the_name_of_an_other_licence_tells_that_it_is_non_commercial(tmp_path, 
 def test_a_card_of_ours_that_refuses_apache_makes_the_next_model_refuse_it(tmp_path, towers, data):
     verdict = propagate(towers, data)
     (tmp_path / "README.md").write_text(f"---\nlicense: {verdict.licence}\nlicense_name: {verdict.name}\n---\n")
-    with pytest.raises(LicenceError):
+    with pytest.raises(LicenseError):
         propagate({"base": licence_of_model(str(tmp_path))}, [], "apache-2.0")
 
 
@@ -112,7 +113,7 @@ def test_of_several_licences_of_a_card_the_one_that_restricts_most_counts(tmp_pa
     ],
 )
 def test_a_tower_whose_licence_is_not_known_to_be_permissive_refuses_apache(licence):
-    with pytest.raises(LicenceError, match=licence):
+    with pytest.raises(LicenseError, match=licence):
         propagate({"text": licence}, [], "apache-2.0")
     assert propagate({"text": licence}, [], licence).licence == propagate({"text": licence}, []).licence == licence
 
@@ -128,7 +129,7 @@ def test_a_permissive_or_unstated_licence_of_a_tower_lets_the_publisher_choose(l
 
 
 def test_data_without_derivatives_refuses_apache():
-    with pytest.raises(LicenceError, match="cc-by-nd-4.0"):
+    with pytest.raises(LicenseError, match="cc-by-nd-4.0"):
         propagate({"text": "mit"}, ["CC BY-ND 4.0"], "apache-2.0")
 
 
@@ -141,7 +142,7 @@ def test_terms_of_a_corpus_in_words_give_no_open_licence_and_refuse_apache(corpu
     data = [corpus_licence(corpus), "CC0 1.0"]
     verdict = propagate({"text": "apache-2.0"}, data)
     assert verdict.licence == "other"
-    with pytest.raises(LicenceError, match="'apache-2.0' is refused"):
+    with pytest.raises(LicenseError, match="'apache-2.0' is refused"):
         propagate({"text": "apache-2.0"}, data, wanted="apache-2.0")
 
 

@@ -20,8 +20,8 @@ from supclap import SupClapEncoderFeatureExtractor, SupClapModel, SupClapProcess
 from supclap.cli.main import main
 from supclap.data import CorpusMixture, build_manifest
 from supclap.data.rows import LazyRows
+from supclap.errors import LicenseError
 from supclap.evaluation.tables import CHOSEN_ON, model_index
-from supclap.publishing.licenses import LicenceError
 from supclap.publishing.model_card import MARKER, build_card, write_card
 from supclap.publishing.run_record import record_run
 from supclap.recipes.parser import DataArguments, ModelArguments
@@ -267,7 +267,7 @@ def test_a_model_saved_by_hand_has_the_licences_of_the_folders_its_towers_came_f
     model.save_pretrained(tmp_path / "model")
     SupClapProcessor(SupClapEncoderFeatureExtractor(extractor()), tokenizer).save_pretrained(tmp_path / "model")
     assert build_card(tmp_path / "model").data.license == "cc-by-nc-4.0"
-    with pytest.raises(LicenceError, match=f"The {tower} encoder .*allows no commercial use"):
+    with pytest.raises(LicenseError, match=f"The {tower} encoder .*allows no commercial use"):
         build_card(tmp_path / "model", "me/x", "apache-2.0")
 
 
@@ -275,7 +275,7 @@ def test_a_non_commercial_tower_makes_a_non_commercial_card_and_refuses_apache(r
     (tmp_path / "text-encoder" / "README.md").write_text("---\nlicense: cc-by-nc-4.0\n---\n")
     end_run(run_folder)
     assert ModelCard.load(write_card(run_folder)).data.license == "cc-by-nc-4.0"
-    with pytest.raises(LicenceError, match="allows no commercial use"):
+    with pytest.raises(LicenseError, match="allows no commercial use"):
         write_card(run_folder, licence="apache-2.0")
     assert main(["card", str(run_folder), "--license", "apache-2.0"]) == 1
     assert "'apache-2.0' is refused" in capsys.readouterr().err
@@ -298,7 +298,7 @@ def test_a_model_trained_on_from_one_with_sonars_encoder_stays_non_commercial(ru
     set_text_architecture(run_folder, "m2m_100")
     set_recipe(run_folder, model=str(base), text_model=None)
     assert ModelCard.load(write_card(run_folder)).data.license == "cc-by-nc-4.0"
-    with pytest.raises(LicenceError, match="allows no commercial use"):
+    with pytest.raises(LicenseError, match="allows no commercial use"):
         write_card(run_folder, licence="apache-2.0")
 
 
@@ -308,7 +308,7 @@ def test_a_card_written_in_another_folder_keeps_the_licences_of_the_run(run_fold
     set_recipe(run_folder, text_model="text-encoder")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    with pytest.raises(LicenceError, match="allows no commercial use"):
+    with pytest.raises(LicenseError, match="allows no commercial use"):
         write_card(run_folder, licence="apache-2.0")
 
 

@@ -20,8 +20,9 @@ from conftest import write_recipe
 from safetensors.torch import load_file
 
 from supclap import SupClapTrainingArguments
-from supclap.recipes.parser import DataArguments, ModelArguments, RecipeError
-from supclap.training.checkpoints import CheckpointError, check_whole
+from supclap.errors import CheckpointError, RecipeError
+from supclap.recipes.parser import DataArguments, ModelArguments
+from supclap.training.checkpoints import check_whole
 from supclap.training.resume import check_recipe
 
 

@@ -20,11 +20,10 @@ import supclap
 from supclap import CedConfig, CedModel, SupClapModel
 from supclap.data import load_corpus, stream_sources
 from supclap.data.corpora import hub, webdataset
-from supclap.data.files import DataError
+from supclap.errors import DataError, RecipeError, SuiteError
 from supclap.evaluation.encoders import load_encoder
-from supclap.evaluation.suite import SuiteError, load_suite
+from supclap.evaluation.suite import load_suite
 from supclap.recipes.build import resolve_model_path
-from supclap.recipes.parser import RecipeError
 
 
 class Trap:

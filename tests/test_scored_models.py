@@ -7,10 +7,9 @@ import pytest
 import torch
 from _scoring import Counter, class_rows, clip, evaluate
 
-from supclap.data.manifest import MANIFEST
 from supclap.evaluation.cache import EmbeddingCache, content_hash, text_hash
 from supclap.evaluation.encoders import ClapEncoder, fingerprint_folder, load_encoder
-from supclap.training.callbacks.drift import DRIFT_FILE
+from supclap.files import DRIFT, MANIFEST
 from supclap.training.callbacks.guard_rails import NONFINITE_BATCHES
 from supclap.training.callbacks.preemption import PREEMPTED_FILE
 
@@ -73,7 +72,7 @@ def test_a_file_that_is_no_cache_is_refused(tmp_path):
 def test_the_fingerprint_follows_the_weights_and_not_the_results_beside_them(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     before = fingerprint_folder(tmp_path)
-    for name in ("results.json", "run.json", MANIFEST, DRIFT_FILE, NONFINITE_BATCHES, PREEMPTED_FILE):
+    for name in ("results.json", "run.json", MANIFEST, DRIFT, NONFINITE_BATCHES, PREEMPTED_FILE):
         (tmp_path / name).write_text("{}")
     (tmp_path / "checkpoint-1").mkdir()
     (tmp_path / "checkpoint-1" / "model.safetensors").write_bytes(b"others")

@@ -6,9 +6,9 @@ import torch
 
 import train_supclap
 from supclap import SupClapTrainingArguments
-from supclap.errors import SettingsError
+from supclap.errors import RecipeError, SettingsError
 from supclap.recipes import build as recipe
-from supclap.recipes.parser import SECTIONS, ModelArguments, RecipeError
+from supclap.recipes.parser import SECTIONS, ModelArguments
 from supclap.training.dry_run import duration
 from supclap.training.metric_choice import check_best_metric, evaluated_metrics
 

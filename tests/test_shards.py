@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from supclap.data import DataError, load_corpus
+from supclap.data import load_corpus
+from supclap.errors import DataError
 
 
 RATE = 16000

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from supclap.data import CaptionedClips, DataError, build_manifest, load_corpus, read_table
+from supclap.data import CaptionedClips, build_manifest, load_corpus, read_table
 from supclap.data.tables import table_rows
+from supclap.errors import DataError
 
 
 RATE = 16000

@@ -16,9 +16,11 @@ from conftest import write_recipe
 from torch.utils.data import DataLoader
 
 import train_supclap
-from supclap.data import DataError, StreamedClips, build_manifest, load_splits
-from supclap.data.manifest import MANIFEST, NOT_HASHED
-from supclap.recipes.parser import DataArguments, RecipeError
+from supclap.data import StreamedClips, build_manifest, load_splits
+from supclap.data.manifest import NOT_HASHED
+from supclap.errors import DataError, RecipeError
+from supclap.files import MANIFEST
+from supclap.recipes.parser import DataArguments
 
 
 CLIPS = {"train": 12, "validation": 4}

@@ -9,19 +9,10 @@ import soundfile
 import yaml
 from _scoring import Counter, class_rows, clip, evaluate
 
+from supclap.errors import DataNotFoundError, SuiteError
 from supclap.evaluation.cache import CachedEncoder, EmbeddingCache
 from supclap.evaluation.runner import evaluate_suite
-from supclap.evaluation.suite import (
-    DataNotFound,
-    Suite,
-    SuiteError,
-    Task,
-    built_in_suites,
-    check_tables,
-    how_to_get,
-    load_rows,
-    load_suite,
-)
+from supclap.evaluation.suite import Suite, Task, built_in_suites, check_tables, how_to_get, load_rows, load_suite
 from supclap.evaluation.tables import CHOSEN_ON, csv_table, markdown_table, model_index, text_table, write_tables
 
 
@@ -91,7 +82,7 @@ def test_a_data_set_that_the_hub_does_not_give_is_data_not_found(tmp_path, monke
 
     monkeypatch.setattr("datasets.load_dataset", unreachable)
     task = Task("t", "retrieval", corpus="hub", data_dir="me/sounds")
-    with pytest.raises(DataNotFound, match="'me/sounds' could not be loaded, split 'test': Couldn't reach"):
+    with pytest.raises(DataNotFoundError, match="'me/sounds' could not be loaded, split 'test': Couldn't reach"):
         load_rows(task, tmp_path)
     assert how_to_get(task) == "the data set 'me/sounds', of the Hub or a folder"
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from supclap.files import DRIFT
+
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT)]
@@ -14,7 +16,7 @@ import svr_study  # noqa: E402
 import train_supclap  # noqa: E402
 from supclap import SupClapTrainer  # noqa: E402
 from supclap.recipes.parser import parse_recipe  # noqa: E402
-from supclap.training.callbacks.drift import DRIFT_FILE, read_drift  # noqa: E402
+from supclap.training.callbacks.drift import read_drift  # noqa: E402
 from supclap.training.trainer import build_criterion  # noqa: E402
 
 
@@ -96,7 +98,7 @@ def test_two_steps_of_some_rows_give_a_table_and_are_not_run_again(recipe, tmp_p
     assert len(calls) == len(rows)
     assert (tmp_path / "table.md").read_text().startswith(text)
     assert "cos_gradient_tangent" in text
-    assert [entry["radius_p90"] for entry in read_drift(tmp_path / "infonce_zero_radius-seed0" / DRIFT_FILE)] == [0, 0]
+    assert [entry["radius_p90"] for entry in read_drift(tmp_path / "infonce_zero_radius-seed0" / DRIFT)] == [0, 0]
 
 
 def test_finished_runs_keep_no_weights(recipe, tmp_path):

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from supclap.files import RESULTS
+
 
 if TYPE_CHECKING:
     from supclap.evaluation.encoders import DualEncoder
@@ -146,7 +148,7 @@ def recorded_choice(checkpoint: str) -> str | None:
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
-    from supclap.evaluation.inputs import RESULTS, read_results
+    from supclap.evaluation.inputs import read_results
 
     path: Path | str | None = Path(checkpoint) / RESULTS
     if not Path(checkpoint).is_dir():

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 
+from supclap.errors import SupClapError
+
 
 # name -> what it does in one line; the module is supclap.cli.name
 COMMANDS: dict[str, str] = {
@@ -46,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         return _module(arguments.command).run(arguments) or 0
-    except (ValueError, OSError) as error:
+    except (SupClapError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 

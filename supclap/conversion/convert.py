@@ -1,7 +1,5 @@
 """`supclap convert`: a published checkpoint to a folder that everything here, and the Auto classes, open."""
 
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +11,9 @@ from supclap.conversion.ced import load_ced_checkpoint
 from supclap.conversion.laion_clap import laion_clap_feature_extractor, load_laion_clap_checkpoint
 from supclap.conversion.ml_clap import load_ml_clap_checkpoint
 from supclap.conversion.sonar import load_sonar_checkpoint
+from supclap.files import CARD, replacing
 from supclap.publishing.licenses import SOURCE_LICENCE, UNKNOWN, is_noncommercial, licence_of_model, single_licence
-from supclap.publishing.model_card import CARD, MARKER
+from supclap.publishing.model_card import MARKER
 
 
 # kind -> (loader, feature extractor of the source or None for a text encoder)
@@ -56,19 +55,17 @@ def convert(kind: str, source: str | Path, out: str | Path, tokenizer: str | Non
     if licence != UNKNOWN:
         setattr(model.config, SOURCE_LICENCE, licence)
     words = None if kind == "ced" else _tokenizer(source, tokenizer)
-    part = out.with_name(out.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    model.save_pretrained(part)
-    if licence != UNKNOWN:
-        (part / CARD).write_text(_readme(kind, out.name, licence), encoding="utf-8")
-    if feature_extractor is None or words is None:
-        for saved in (words, feature_extractor and feature_extractor(source)):
-            if saved is not None:
-                saved.save_pretrained(part)
-    else:
-        SupClapProcessor(feature_extractor(source), words).save_pretrained(part)
-    os.replace(part, out)
+    with replacing(out) as part:
+        part.mkdir()
+        model.save_pretrained(part)
+        if licence != UNKNOWN:
+            (part / CARD).write_text(_readme(kind, out.name, licence), encoding="utf-8")
+        if feature_extractor is None or words is None:
+            for saved in (words, feature_extractor and feature_extractor(source)):
+                if saved is not None:
+                    saved.save_pretrained(part)
+        else:
+            SupClapProcessor(feature_extractor(source), words).save_pretrained(part)
     return model
 
 

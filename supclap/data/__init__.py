@@ -1,10 +1,11 @@
 """Clips with captions: the row format, loading, scenes, augmentation and batches."""
 
+from supclap.errors import DataError
+
 from .augment import SpectrogramAugment, WaveformAugment
 from .collator import ContrastiveCollator
 from .corpora import load_corpus
 from .dataset import CaptionedClips, check_row
-from .files import DataError
 from .manifest import build_manifest
 from .mixture import CorpusMixture
 from .sampler import LengthGroupedSampler

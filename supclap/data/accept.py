@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
+from supclap.errors import DataError, name_some
+
 from .dataset import check_row
-from .files import DataError, name_some
 from .rows import LazyRows, Rows
 
 

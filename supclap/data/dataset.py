@@ -16,10 +16,9 @@ import torch
 from torch.utils.data import Dataset
 
 from processing_supclap.audio_supclap import load_waveform
-from supclap.errors import SettingsError
+from supclap.errors import DataError, SettingsError
 
 from .cropping import header_duration, load_crop
-from .files import DataError
 from .rows import without_audio
 
 

@@ -11,26 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from supclap.errors import DataError, MissingFileError
+
 
 # In the order of preference where one clip lies there in several formats.
 AUDIO_SUFFIXES = (".flac", ".wav", ".aif", ".aiff", ".ogg", ".oga", ".opus", ".mp3", ".m4a", ".mp4", ".aac", ".webm")
 # No annotation is longer; a field that is has swallowed the lines after an unbalanced quote.
 LONGEST_FIELD = 10_000
 NAMED = 20
-
-
-class DataError(ValueError):
-    """Data that cannot be used; the message names the file, row or column, and the fix."""
-
-
-class MissingFile(DataError, FileNotFoundError):
-    """A file of a data set that is not there, as against one that cannot be used."""
-
-
-def name_some(items: Sequence[str]) -> str:
-    """The first 20 of the items, and how many more there are."""
-    more = f"; … and {len(items) - NAMED} more" if len(items) > NAMED else ""
-    return "; ".join(items[:NAMED]) + more
 
 
 def one_or_more(value: Any) -> list:
@@ -71,11 +59,11 @@ def refuse_stand_in(path: Path) -> None:
     """Raises a [`DataError`] where something else lies in place of a file, as downloads leave it.
 
     Raises:
-        MissingFile: No such file.
+        MissingFileError: No such file.
         DataError: It is empty, a Git LFS pointer, a web page, or an archive.
     """
     if not path.is_file():
-        raise MissingFile(f"No file at {str(path)!r}.")
+        raise MissingFileError(f"No file at {str(path)!r}.")
     with path.open("rb") as file:
         head = file.read(512).lstrip()
     if not head and not path.read_bytes().strip():
@@ -231,12 +219,14 @@ def first_existing(folder: Path, names: Sequence[str], what: str) -> Path:
     """The first of the files that exists in the folder.
 
     Raises:
-        MissingFile: None does; all are named.
+        MissingFileError: None does; all are named.
     """
     for name in names:
         if (folder / name).is_file():
             return folder / name
-    raise MissingFile(f"No {what} in {str(folder)!r}; looked for {', '.join(names)}. Name another with `annotations`.")
+    raise MissingFileError(
+        f"No {what} in {str(folder)!r}; looked for {', '.join(names)}. Name another with `annotations`."
+    )
 
 
 class AudioIndex:

@@ -13,9 +13,10 @@ import numpy as np
 
 from processing_supclap.audio_supclap import check_sampling_rate, load_waveform, to_float, to_mono
 from processing_supclap.decoding_supclap import decode
+from supclap.errors import DataError, name_some
 
 from .cropping import SEEKABLE
-from .files import DataError, encoded, name_some, without_folder
+from .files import encoded, without_folder
 from .rows import Rows, removed_of, select
 
 

@@ -7,7 +7,9 @@ one corpus is found in another one whatever its file is called there.
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from .files import DataError, one_or_more, read_csv, read_json
+from supclap.errors import DataError
+
+from .files import one_or_more, read_csv, read_json
 from .rows import LazyRows, Rows, removed_of, select, without_audio
 
 

@@ -2,12 +2,13 @@
 
 import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from supclap.files import MANIFEST, write_json
 
 from .audio_hashes import AudioHashes
 from .dataset import caption_languages
@@ -17,7 +18,6 @@ from .rows import removed_of, without_audio
 from .streaming import RowStream
 
 
-MANIFEST = "data_manifest.json"
 FORMAT = "supclap-data-manifest"
 NOT_HASHED = "the audio was not hashed"
 
@@ -124,8 +124,5 @@ def summarise(manifest: Mapping) -> dict[str, dict]:
 def save_manifest(manifest: dict, folder: str | Path) -> Path:
     """Writes `data_manifest.json` into the folder, whole or not at all."""
     path = Path(folder) / MANIFEST
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".part{os.getpid()}")
-    part.write_text(json.dumps(manifest, ensure_ascii=False), encoding="utf-8")
-    part.replace(path)
+    write_json(path, manifest, indent=None)
     return path

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from supclap.errors import DataError
+
 from .dataset import stable_hash
-from .files import DataError
 from .rows import removed_of
 
 

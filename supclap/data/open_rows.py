@@ -4,9 +4,11 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from supclap.errors import DataError
+
 from .accept import accept_rows, as_they_are
 from .corpora import audiofolder, corpus_loader, corpus_module, load_corpus
-from .files import AudioIndex, DataError
+from .files import AudioIndex
 from .rows import Rows
 from .tables import TABLES, columns_of, read_table, table_rows
 

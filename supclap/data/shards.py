@@ -14,10 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from processing_supclap.audio_supclap import check_sampling_rate, load_waveform
+from supclap.errors import DataError, name_some
+from supclap.files import write_json
 
 from .audio_hashes import AUDIO_HASHES, AudioHashes
 from .corpora.webdataset import KEPT, REPORT
-from .files import DataError, name_some, read_json, without_folder
+from .files import read_json, without_folder
 from .inspection import map_rows
 from .rows import removed_of, without_audio
 from .shard_writers import CODECS, FORMS, OPUS_RATES, encode
@@ -139,7 +141,7 @@ def _report(rows: Sequence[dict], folder: Path, identity: dict, shards: list[dic
         "removed": [*removed_of(rows), *bad],
         "shards": shards,
     }
-    _write_json(folder / f"{split}.json", report)
+    write_json(folder / f"{split}.json", report)
     for shard in shards:
         _note(folder / shard["name"]).unlink(missing_ok=True)
     return report
@@ -221,7 +223,7 @@ class _Shard:
                 known["peak_reduced"] += reduced
         known |= {"bytes": part.stat().st_size, "blake2b": _file_hash(part)}
         part.replace(self.path)
-        _write_json(_note(self.path), self.identity | known)
+        write_json(_note(self.path), self.identity | known)
         return {key: known[key] for key in SHARD_KEYS}
 
     def _map(self, function: Callable, indices: Sequence[int], label: str | None = None) -> Iterator:
@@ -272,9 +274,3 @@ def _file_hash(path: Path) -> str:
 
 def _part(path: Path) -> Path:
     return path.with_suffix(".part")
-
-
-def _write_json(path: Path, content: dict) -> None:
-    part = _part(path)
-    part.write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
-    part.replace(path)

@@ -5,9 +5,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from supclap.errors import DataError
+
 from .accept import accept_rows, as_they_are
 from .corpora import default_splits, load_corpus
-from .files import DataError, one_or_more
+from .files import one_or_more
 from .inspection import drop_undecodable
 from .leaks import exclude_leaks
 from .mixture import CorpusMixture

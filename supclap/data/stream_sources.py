@@ -6,10 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from supclap.errors import DataError
+
 from .corpora import corpus_loader, default_splits
 from .corpora.hub import ColumnMapping, open_dataset
 from .corpora.webdataset import find_shards, rows_of_shard
-from .files import DataError, one_or_more
+from .files import one_or_more
 from .leaks import leaked_recordings
 from .streaming import RowStream
 

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from supclap.errors import DataError
+
 from .corpora.common import LABEL_TEMPLATE, label_caption, label_of
-from .files import DataError, decimal, encoded, one_or_more, read_csv, read_text, refuse_stand_in
+from .files import decimal, encoded, one_or_more, read_csv, read_text, refuse_stand_in
 
 
 # columns that become keys of the row as they are

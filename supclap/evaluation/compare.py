@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from supclap.evaluation.inputs import CHOSEN_ON, RESULTS, read_results
+from supclap.errors import CompareError
+from supclap.evaluation.inputs import CHOSEN_ON, read_results
 from supclap.evaluation.intervals import (
     bootstrap_mean_average_precision,
     cluster_totals,
@@ -36,16 +37,13 @@ from supclap.evaluation.queries import (
     metric_queries,
     task_languages,
 )
+from supclap.files import RESULTS
 
 
 # What a score of either kind depends on beside the model, as the record of its task has it.
 _PROTOCOL = ("templates", "labels", "language", "language_of_captions", "protocols")
 # Permutations of runs that are enumerated at most.
 _MOST_PERMUTATIONS = 20_000
-
-
-class CompareError(ValueError):
-    """Two results that cannot be compared; the message says why."""
 
 
 @dataclass(frozen=True)

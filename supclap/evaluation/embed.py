@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from supclap.evaluation.inputs import name_some
+from supclap.errors import name_indices
 
 
 _INPUT_ERRORS = (FileNotFoundError, TypeError, ValueError)
@@ -68,7 +68,7 @@ def _embed(
     embeds[torch.tensor(order)] = sorted_embeds
     bad = (~torch.isfinite(embeds)).any(dim=1).nonzero().flatten().tolist()
     if bad:
-        raise ValueError(f"The model gave NaN or infinite embeddings for `{name}` {name_some(bad)}.")
+        raise ValueError(f"The model gave NaN or infinite embeddings for `{name}` {name_indices(bad)}.")
     return embeds
 
 
@@ -148,10 +148,10 @@ def embed_texts(
     _check_is_list(texts, "texts")
     not_text = [item for item, text in enumerate(texts) if not isinstance(text, str)]
     if not_text:
-        raise TypeError(f"`texts` {name_some(not_text)} are not strings.")
+        raise TypeError(f"`texts` {name_indices(not_text)} are not strings.")
     blank = [item for item, text in enumerate(texts) if not text.strip()]
     if blank:
-        raise ValueError(f"`texts` {name_some(blank)} are empty: leave them out.")
+        raise ValueError(f"`texts` {name_indices(blank)} are empty: leave them out.")
     per_text = text_lang is not None and not isinstance(text_lang, str)
     if per_text and len(text_lang) != len(texts):
         raise ValueError(f"Got {len(texts)} texts and {len(text_lang)} languages: give one for all or one per text.")

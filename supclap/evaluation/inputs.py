@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from supclap.errors import name_indices
 
-RESULTS = "results.json"
+
 # `chosen_on` of a result in words.
 CHOSEN_ON = {
     "validation": "checkpoint chosen on validation data",
@@ -17,13 +18,6 @@ CHOSEN_ON = {
     "last": "last checkpoint, chosen by no score",
     None: "how the checkpoint was chosen is not recorded",
 }
-
-
-def name_some(indices: Sequence[int], limit: int = 5) -> str:
-    """Format the first indices of a list for an error message: `[3, 5, 8, 9, 12] and 7 more`."""
-    indices = [int(index) for index in indices]
-    rest = f" and {len(indices) - limit} more" if len(indices) > limit else ""
-    return f"{indices[:limit]}{rest}"
 
 
 def read_results(path: Path) -> dict[str, Any]:
@@ -64,7 +58,7 @@ def as_embeddings(embeds: np.ndarray | torch.Tensor, name: str) -> torch.Tensor:
     bad = (~torch.isfinite(matrix)).any(dim=1).nonzero().flatten().tolist()
     if bad:
         raise ValueError(
-            f"`{name}` has NaN or infinite values in rows {name_some(bad)}. Check those inputs and the model's dtype."
+            f"`{name}` has NaN or infinite values in rows {name_indices(bad)}. Check those inputs and the model's dtype."
         )
     return matrix
 
@@ -80,13 +74,15 @@ def as_clip_index(text_to_audio: np.ndarray | torch.Tensor, n_audio: int, n_text
     outside = np.flatnonzero((index < 0) | (index >= n_audio))
     if outside.size:
         raise ValueError(
-            f"`text_to_audio` of captions {name_some(outside)} is {name_some(index[outside])}, "
+            f"`text_to_audio` of captions {name_indices(outside)} is {name_indices(index[outside])}, "
             f"outside 0..{n_audio - 1}: each must be a row of `audio_embeds`."
         )
     index = index.astype(np.int64)
     silent = np.flatnonzero(np.bincount(index, minlength=n_audio) == 0)
     if silent.size:
-        raise ValueError(f"Clips {name_some(silent)} have no caption in `text_to_audio`: leave them out or add one.")
+        raise ValueError(
+            f"Clips {name_indices(silent)} have no caption in `text_to_audio`: leave them out or add one."
+        )
     return index
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from supclap.evaluation.inputs import name_some
+from supclap.errors import name_indices
 from supclap.evaluation.retrieval import DEFAULT_KS, RetrievalRanks, query_values
 
 
@@ -46,7 +46,7 @@ def cluster_totals(
         )
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
-        raise ValueError(f"`values` has NaN or infinite entries at {name_some(bad)}.")
+        raise ValueError(f"`values` has NaN or infinite entries at {name_indices(bad)}.")
     unique, member_of = np.unique(clusters, return_inverse=True)
     if len(unique) < 2:
         raise ValueError(f"An interval needs at least two clusters to resample, got {len(unique)}.")

@@ -19,9 +19,10 @@ from mteb.models.abs_encoder import AbsEncoder
 from torch.utils.data import DataLoader
 
 from supclap.data.languages import NLLB
+from supclap.errors import DataNotFoundError
 from supclap.evaluation.cache import CachedEncoder
 from supclap.evaluation.encoders import DualEncoder, load_encoder
-from supclap.evaluation.suite import DataNotFound, Task
+from supclap.evaluation.suite import Task
 
 
 class MtebEncoder(AbsEncoder):
@@ -140,7 +141,7 @@ def run_mteb_task(task: Task, encoder: CachedEncoder) -> dict[str, Any]:
         The entry of the task: mteb's main score, the mean over its subsets, which has no interval.
 
     Raises:
-        DataNotFound: Its data cannot be had.
+        DataNotFoundError: Its data cannot be had.
         ValueError: mteb has no such task.
     """
     try:
@@ -150,7 +151,7 @@ def run_mteb_task(task: Task, encoder: CachedEncoder) -> dict[str, Any]:
     try:
         mteb_task.load_data()
     except OSError as error:  # no network, no such repository
-        raise DataNotFound(f"data of {task.mteb_task} cannot be had: {str(error).splitlines()[0]}") from error
+        raise DataNotFoundError(f"data of {task.mteb_task} cannot be had: {str(error).splitlines()[0]}") from error
     model = MtebEncoder(encoder.encoder)
     result = mteb.evaluate(
         model, mteb_task, encode_kwargs={"batch_size": encoder.batch_size}, show_progress_bar=False, co2_tracker=False

@@ -6,7 +6,6 @@ classification: `clip_ids`, `labels`, `targets` and `predicted`. Of classificati
 `clip_ids`, `labels`, `targets` (N, C) and `scores` (N, C). `contents` holds the hash of each clip's audio where known.
 """
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import numpy as np
 
 from supclap.evaluation.cache import text_hash
 from supclap.evaluation.retrieval import DEFAULT_KS, RetrievalRanks, query_values
+from supclap.files import replacing
 
 
 FOLDER = "queries"
@@ -58,12 +58,8 @@ def retrieval_queries(
 
 def save_queries(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes the arrays of one task, whole or not at all."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    with part.open("wb") as file:
+    with replacing(path) as part, part.open("wb") as file:
         np.savez_compressed(file, **arrays)
-    os.replace(part, path)
 
 
 def load_queries(path: str | Path) -> dict[str, np.ndarray]:

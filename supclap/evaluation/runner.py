@@ -1,8 +1,6 @@
 """Runs a suite: rows in; scores with intervals, per-query results and the record of how they came about out."""
 
 import csv
-import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
@@ -16,13 +14,14 @@ from supclap.data.dataset import caption_languages, check_row
 from supclap.data.languages import nllb_code
 from supclap.data.manifest import build_manifest, save_manifest
 from supclap.data.rows import Rows, removed_of
+from supclap.errors import DataNotFoundError, name_indices
 from supclap.evaluation import queries as query_files
 from supclap.evaluation.cache import CachedEncoder
-from supclap.evaluation.inputs import RESULTS, Column, name_some
+from supclap.evaluation.inputs import Column
 from supclap.evaluation.intervals import bootstrap_mean_average_precision, metrics_with_intervals, value_with_interval
 from supclap.evaluation.queries import Queries
 from supclap.evaluation.retrieval import PROTOCOLS, metrics_from_ranks, retrieval_ranks
-from supclap.evaluation.suite import DataNotFound, Suite, Task, how_to_get, load_rows_of_languages
+from supclap.evaluation.suite import Suite, Task, how_to_get, load_rows_of_languages
 from supclap.evaluation.zero_shot import (
     average_prompts,
     check_labels,
@@ -32,6 +31,7 @@ from supclap.evaluation.zero_shot import (
     row_targets,
     zero_shot_metrics,
 )
+from supclap.files import RESULTS, replacing, write_json
 
 
 DONE, NOT_RUN, FAILED = "done", "not run", "failed"
@@ -88,7 +88,7 @@ def evaluate_suite(
         try:
             entries, data = _run_task(task, encoder, output_dir, root, load_corpus, skip_bad, report, progress)
             manifest["splits"] |= data
-        except DataNotFound as error:
+        except DataNotFoundError as error:
             entries = [{**head, **_not_run(task, str(error))}]
         except Exception as error:  # hours of other tasks must not be lost to the one
             entries = [{**head, "status": FAILED, "reason": f"{type(error).__name__}: {error}"}]
@@ -103,13 +103,6 @@ def evaluate_suite(
 
 def _not_run(task: Task, reason: str) -> dict[str, str]:
     return {"status": NOT_RUN, "reason": reason, "get": how_to_get(task)}
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Writes a file whole or not at all."""
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
-    os.replace(part, path)
 
 
 def _run_task(task, encoder, output_dir, root, load_corpus, skip_bad, report, progress) -> tuple[list[dict], dict]:
@@ -168,7 +161,7 @@ def clip_ids(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     ids = list(Column(rows, "id"))
     without = [position for position, clip in enumerate(ids) if clip is None]
     if without:
-        raise ValueError(f"Rows {name_some(without)} have no `id`.")
+        raise ValueError(f"Rows {name_indices(without)} have no `id`.")
     ids = [str(clip) for clip in ids]
     seen: set[str] = set()
     twice = [clip for clip in ids if clip in seen or seen.add(clip)]
@@ -364,14 +357,11 @@ def _labels_of(rows: Sequence[Mapping[str, Any]], column: str) -> list[str]:
 def _save_per_class(per_class, clips_of, measure, output_dir: Path, name: str) -> str:
     """A table of every class that has a clip, the worst first."""
     file = output_dir / "per_class" / f"{name}.csv"
-    file.parent.mkdir(exist_ok=True)
-    part = file.with_suffix(".part")
-    with part.open("w", newline="", encoding="utf-8") as stream:
+    with replacing(file) as part, part.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
         writer.writerow(["label", "clips", measure])
         for label, value in sorted(per_class.items(), key=lambda item: item[1]):
             writer.writerow([label, clips_of[label], f"{value:.6f}"])
-    os.replace(part, file)
     return str(file.relative_to(output_dir))
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from supclap.data.files import DataError
+from supclap.errors import DataError, DataNotFoundError, SuiteError
 from supclap.evaluation.zero_shot import DEFAULT_TEMPLATES
 
 
@@ -29,14 +29,6 @@ KINDS = ("retrieval", "zero_shot", "mteb")
 BUILT_IN = Path(__file__).parent / "suites"
 # options of a corpus that are load_corpus's own
 LOADER_OPTIONS = ("skip_bad", "exclude_leaks_of", "leak_lists")
-
-
-class SuiteError(ValueError):
-    """A suite that cannot be run; the message names the file, the task and the key."""
-
-
-class DataNotFound(FileNotFoundError):
-    """The data of a task are not on this machine; the message says where they were looked for."""
 
 
 # where their authors publish the corpora
@@ -238,7 +230,7 @@ def load_rows(
         skip_bad: Whether to leave rows without usable audio out, which decodes all of it; `removed` of the rows lists them.
 
     Raises:
-        DataNotFound: The folder, or a file of it, is not there.
+        DataNotFoundError: The folder, or a file of it, is not there.
         ValueError: The data are there and unusable.
     """
     from supclap.data.inspection import drop_undecodable
@@ -247,7 +239,7 @@ def load_rows(
     if task.corpus == "hub" and not folder.exists():
         folder = Path(task.data_dir)  # an id of the Hub
     elif not folder.exists():
-        raise DataNotFound(f"data not found at {folder}")
+        raise DataNotFoundError(f"data not found at {folder}")
     if task.table is not None:
         rows = _table_rows(task, folder / task.table, skip_bad)
         return drop_undecodable(rows, task.name, skip_bad) if skip_bad else rows
@@ -257,10 +249,10 @@ def load_rows(
         options = task.options | ({"skip_bad": True} if skip_bad else {})
         rows = load_corpus(task.corpus, folder, split=task.split, **options)
     except FileNotFoundError as error:
-        raise DataNotFound(f"data not found at {folder}: {error}") from error
+        raise DataNotFoundError(f"data not found at {folder}: {error}") from error
     except DataError as error:
         if task.corpus == "hub" and isinstance(error.__cause__, OSError):  # no network, no such repository
-            raise DataNotFound(str(error).splitlines()[0]) from error
+            raise DataNotFoundError(str(error).splitlines()[0]) from error
         raise
     if not len(rows):
         raise ValueError(f"{task.corpus} at {folder} has no rows in the split {task.split!r}.")
@@ -277,12 +269,12 @@ def load_rows_of_languages(
     """As [`load_rows`], but of a task in several languages those that are there, and why each of the others is not.
 
     Raises:
-        DataNotFound: No language is there.
+        DataNotFoundError: No language is there.
         ValueError: The data are there and unusable.
     """
     try:
         return load_rows(task, root, load_corpus, skip_bad), {}
-    except DataNotFound:
+    except DataNotFoundError:
         languages = task.options.get("languages", [])
         if len(languages) < 2:
             raise
@@ -290,13 +282,13 @@ def load_rows_of_languages(
     for language in languages:
         try:
             load_rows(_in_languages(task, [language]), root, load_corpus)
-        except DataNotFound as error:
+        except DataNotFoundError as error:
             absent[language] = str(error)
         except ValueError:
             pass  # it is there, and what is wrong with it is said below
     there = [language for language in languages if language not in absent]
     if not there:
-        raise DataNotFound(absent[languages[0]])
+        raise DataNotFoundError(absent[languages[0]])
     return load_rows(_in_languages(task, there), root, load_corpus, skip_bad), absent
 
 
@@ -347,7 +339,7 @@ def _table_rows(task: Task, path: Path, skip_bad: bool) -> Sequence[dict]:
     from supclap.data.tables import clip_id, table_rows
 
     if not path.is_file():
-        raise DataNotFound(f"data not found at {path}")
+        raise DataNotFoundError(f"data not found at {path}")
     table = _select_records(task, read_table(path), path)
     records: dict[str, dict] = {}
     for number, record in enumerate(table):

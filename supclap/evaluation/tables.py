@@ -5,7 +5,6 @@ Every form says how many clips and captions there were, and how the checkpoint w
 
 import csv
 import io
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import numpy as np
 
 from supclap.evaluation.inputs import CHOSEN_ON
 from supclap.evaluation.intervals import format_interval
+from supclap.files import write_whole
 
 
 if TYPE_CHECKING:
@@ -188,9 +188,7 @@ def write_tables(summaries: Sequence[Mapping[str, Any]], folder: str | Path) -> 
     if len(summaries) == 1 and done:
         texts["model-index.yaml"] = model_index_yaml(summaries[0])
     for name, text in texts.items():
-        part = folder / f"{name}.part"
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, folder / name)
+        write_whole(folder / name, text)
     files = [folder / name for name in texts]
     if done:
         plot_results(summaries, folder / "results.png")

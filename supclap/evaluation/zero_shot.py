@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from supclap.errors import SettingsError
+from supclap.errors import SettingsError, name_indices
 from supclap.evaluation.embed import embed_audio, embed_texts
-from supclap.evaluation.inputs import Column, as_embeddings, name_some, to_numpy
+from supclap.evaluation.inputs import Column, as_embeddings, to_numpy
 
 
 DEFAULT_TEMPLATES = ("This is a sound of {}.",)
@@ -146,7 +146,7 @@ def zero_shot_metrics(
         )
     outside = np.flatnonzero((targets < 0) | (targets >= n_labels))
     if outside.size:
-        raise ValueError(f"`targets` of clips {name_some(outside)} are outside 0..{n_labels - 1}.")
+        raise ValueError(f"`targets` of clips {name_indices(outside)} are outside 0..{n_labels - 1}.")
     keys = _class_keys(labels, n_labels)
 
     clips = np.arange(n)

@@ -2,8 +2,6 @@
 
 import json
 import logging
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +15,7 @@ from modeling_supclap import SupClapModel
 from processing_supclap import SupClapFeatureExtractor, SupClapProcessor, load_waveform
 from processing_supclap.audio_supclap import as_clips
 from processing_supclap.text_supclap import UNKNOWN_LIMIT, check_texts
+from supclap.files import replacing
 
 
 if TYPE_CHECKING:
@@ -177,40 +176,37 @@ def export_onnx(checkpoint: str | Path, out: str | Path, int8: bool = False) -> 
     if config.audio_config.window_hop != config.audio_config.target_length:
         raise ValueError("Overlapping windows (window_hop < target_length) cannot be exported.")
 
-    part = out.with_name(out.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    dynamic = torch.export.Dim.DYNAMIC
-    rate = extractor.sampling_rate
-    clips = torch.randn(2, rate, generator=torch.Generator().manual_seed(0)) / 10
-    _export(
-        AudioGraph(model, extractor).eval(),
-        {"waveform": clips, "lengths": torch.tensor([rate, rate // 2])},
-        {"waveform": {0: dynamic, 1: dynamic}, "lengths": {0: dynamic}},
-        "audio_embeds",
-        part / AUDIO_GRAPH,
-        int8,
-    )
-    tokens = processor(text=["a dog barks", "rain"])
-    tokens = {name: tokens[name] for name in ("input_ids", "attention_mask")}
-    shape = {0: dynamic, 1: dynamic}
-    _export(TextGraph(model).eval(), tokens, dict.fromkeys(tokens, shape), "text_embeds", part / TEXT_GRAPH, int8)
-    processor.tokenizer.save_pretrained(part)
-    description = {
-        "sampling_rate": rate,
-        "hop_length": extractor.hop_length,
-        "max_text_length": _text_limit(model, processor),
-        "logit_scale": model.get_logit_scale().item(),
-        "logit_bias": None if model.logit_bias is None else model.logit_bias.item(),
-        "weights": "int8" if int8 else "float32",
-    }
-    (part / DESCRIPTION).write_text(json.dumps(description, indent=1), encoding="utf-8")
-    differences = _compare(model, processor, part)
-    wrong = {name: value for name, value in differences.items() if not value <= TOLERANCE}
-    if wrong and not int8:
-        shutil.rmtree(part)
-        raise ValueError(f"The exported graphs differ from torch: {wrong}; at most {TOLERANCE} is right.")
-    os.replace(part, out)
+    with replacing(out) as part:
+        part.mkdir()
+        dynamic = torch.export.Dim.DYNAMIC
+        rate = extractor.sampling_rate
+        clips = torch.randn(2, rate, generator=torch.Generator().manual_seed(0)) / 10
+        _export(
+            AudioGraph(model, extractor).eval(),
+            {"waveform": clips, "lengths": torch.tensor([rate, rate // 2])},
+            {"waveform": {0: dynamic, 1: dynamic}, "lengths": {0: dynamic}},
+            "audio_embeds",
+            part / AUDIO_GRAPH,
+            int8,
+        )
+        tokens = processor(text=["a dog barks", "rain"])
+        tokens = {name: tokens[name] for name in ("input_ids", "attention_mask")}
+        shape = {0: dynamic, 1: dynamic}
+        _export(TextGraph(model).eval(), tokens, dict.fromkeys(tokens, shape), "text_embeds", part / TEXT_GRAPH, int8)
+        processor.tokenizer.save_pretrained(part)
+        description = {
+            "sampling_rate": rate,
+            "hop_length": extractor.hop_length,
+            "max_text_length": _text_limit(model, processor),
+            "logit_scale": model.get_logit_scale().item(),
+            "logit_bias": None if model.logit_bias is None else model.logit_bias.item(),
+            "weights": "int8" if int8 else "float32",
+        }
+        (part / DESCRIPTION).write_text(json.dumps(description, indent=1), encoding="utf-8")
+        differences = _compare(model, processor, part)
+        wrong = {name: value for name, value in differences.items() if not value <= TOLERANCE}
+        if wrong and not int8:
+            raise ValueError(f"The exported graphs differ from torch: {wrong}; at most {TOLERANCE} is right.")
     return differences
 
 

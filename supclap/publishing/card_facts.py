@@ -7,12 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from supclap.publishing.run_record import RUN_FILE
+from supclap.files import PROCESSOR, RECIPE, RESULTS, RUN
 
 
-RESULTS = "results.json"
-RECIPE = "recipe.json"
-PROCESSOR = "processor_config.json"
 EMISSIONS = "emissions.csv"  # as codecarbon names it
 
 
@@ -46,7 +43,7 @@ class Facts:
         config = read_json(folder / "config.json")
         if config.get("model_type") != "supclap":
             raise ValueError(f"{folder} holds a {config.get('model_type')!r} model, not 'supclap'.")
-        others = [read_json(folder / name) for name in (RECIPE, RESULTS, RUN_FILE)]
+        others = [read_json(folder / name) for name in (RECIPE, RESULTS, RUN)]
         return cls(folder, config, read_json(folder / PROCESSOR), *others, read_emissions(folder / EMISSIONS))
 
     @property

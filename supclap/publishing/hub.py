@@ -9,9 +9,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from supclap.errors import LicenseError, PushError
+from supclap.files import CARD
 from supclap.publishing.card_facts import Facts, read_json
-from supclap.publishing.licenses import UNKNOWN, LicenceError, normalise_licence, propagate, stated_licences
-from supclap.publishing.model_card import CARD, MARKER, tower_licences, training_licences, write_card
+from supclap.publishing.licenses import UNKNOWN, normalise_licence, propagate, stated_licences
+from supclap.publishing.model_card import MARKER, tower_licences, training_licences, write_card
 
 
 if TYPE_CHECKING:
@@ -31,10 +33,6 @@ RETRIED_STATUS = (*IN_THE_WAY, 408, 429, 500, 502, 503, 504)
 HARMLESS = "/api/validate-yaml"
 
 T = TypeVar("T")
-
-
-class PushError(OSError):
-    """An upload that did not happen, or of which that is not known; the message says which and what to do."""
 
 
 def push_checkpoint(
@@ -70,7 +68,7 @@ def push_checkpoint(
 
     Raises:
         FileNotFoundError: The folder is no whole checkpoint; the message says what is missing.
-        LicenceError: The licence, also one that a README of others states, is more liberal than a part or the data
+        LicenseError: The licence, also one that a README of others states, is more liberal than a part or the data
             allows.
         PushError: The connection broke, the Hub did not answer as it should or another commit was in the way every time,
             or the answer to a pull request got lost.
@@ -168,7 +166,7 @@ def _write_own_card(folder: Path, repo_id: str, licence: str | None) -> None:
     """A card whose snippets load `repo_id`, with the licence of the card that is there; a README of others stays.
 
     Raises:
-        LicenceError: The licence, also one that a README of others states, is more liberal than a part or the data
+        LicenseError: The licence, also one that a README of others states, is more liberal than a part or the data
             allows.
     """
     from huggingface_hub import ModelCard
@@ -193,8 +191,8 @@ def _check_stated_licences(card: Path) -> None:
             continue
         try:
             propagate(tower_licences(facts), training_licences(facts), wanted=stated)
-        except LicenceError as error:
-            raise LicenceError(f"{card}: {error}") from error
+        except LicenseError as error:
+            raise LicenseError(f"{card}: {error}") from error
 
 
 # ---- Sending again ----

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from supclap.errors import LicenseError, RecipeError
+
 
 UNKNOWN = "unknown"
 # Encoders whose published weights have only non-commercial terms: SONAR and NLLB share this architecture.
@@ -52,10 +54,6 @@ _NAMES = {
     "creative commons 0": "cc0-1.0",
     "public domain": "cc0-1.0",
 }
-
-
-class LicenceError(ValueError):
-    """A licence that the towers or the training data do not allow."""
 
 
 def normalise_licence(name: str | None) -> str:
@@ -145,7 +143,7 @@ def propagate(towers: dict[str, str], data: Iterable[str], wanted: str | None = 
         wanted: The licence that the publisher asks for.
 
     Raises:
-        LicenceError: A part or the data forbids `wanted`: it is non-commercial and `wanted` is not, or its terms are not
+        LicenseError: A part or the data forbids `wanted`: it is non-commercial and `wanted` is not, or its terms are not
             known to be permissive and `wanted` is another licence.
     """
     towers = {name: normalise_licence(licence) for name, licence in towers.items()}
@@ -183,7 +181,7 @@ def propagate(towers: dict[str, str], data: Iterable[str], wanted: str | None = 
         stays = {licence for _, licence in (bound if is_noncommercial(wanted) else [*bound, *unclear])}
         if (restricted and not is_noncommercial(wanted)) or stays - {wanted}:
             fix = "Leave it out" if bound else "Leave it out, or name a non-commercial one"
-            raise LicenceError(f"The licence {wanted!r} is refused: {' '.join(forbidding)} {fix}.")
+            raise LicenseError(f"The licence {wanted!r} is refused: {' '.join(forbidding)} {fix}.")
         return single_licence(wanted, reasons)
     binding = sorted({*(licence for _, licence in [*restricted, *bound]), *alike})
     if restricted:
@@ -282,7 +280,6 @@ def _licence_of_tower(config: Mapping) -> str:
 
 def _resolve(name: str) -> str:
     from supclap.recipes.build import resolve_model_path
-    from supclap.recipes.parser import RecipeError
 
     try:
         return resolve_model_path(name)

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modeling_supclap.configuration_supclap import PIPELINE_TASK
-from supclap.publishing.card_facts import PROCESSOR, Facts
+from supclap.files import CARD, PROCESSOR, TRAINING_CURVES, write_whole
+from supclap.publishing.card_facts import Facts
 from supclap.publishing.licenses import UNKNOWN, LicenceVerdict, part_licences, propagate
 
 
@@ -15,9 +16,7 @@ if TYPE_CHECKING:
     from transformers import SequenceFeatureExtractor
 
 TEMPLATE = Path(__file__).parent / "model_card_template.md"
-CARD = "README.md"
 MARKER = "<!-- Written by `supclap "  # also of `supclap convert`, whose README a card replaces
-CURVES = "training_curves.png"
 CITATION = """@inproceedings{luo2026supclap,
   title     = {{SupCLAP}: Controlling Optimization Trajectory Drift in Audio-Text Contrastive Learning with Support
                Vector Regularization},
@@ -76,7 +75,7 @@ def write_card(
         The path of the card.
 
     Raises:
-        LicenceError: The licence is more liberal than a part or the data allows.
+        LicenseError: The licence is more liberal than a part or the data allows.
         FileExistsError: There is a `README.md` that this function did not write.
         FileNotFoundError: The folder holds no checkpoint.
     """
@@ -86,9 +85,7 @@ def write_card(
         raise FileExistsError(
             f"{path} was not written by `supclap card`. Move it away, or pass --force to replace it."
         )
-    part = path.with_name(f"{CARD}.part")
-    part.write_text(str(card), encoding="utf-8")
-    part.replace(path)
+    write_whole(path, str(card))
     return path
 
 
@@ -355,7 +352,11 @@ def _training(facts: Facts) -> str:
         for key in HYPER_PARAMETERS
         if key not in overridden and facts.recipe.get(key) not in (None, False)
     ]
-    curves = f"\n\n![Loss, radius and retrieval over the steps]({CURVES})" if (facts.folder / CURVES).exists() else ""
+    curves = (
+        f"\n\n![Loss, radius and retrieval over the steps]({TRAINING_CURVES})"
+        if (facts.folder / TRAINING_CURVES).exists()
+        else ""
+    )
     return f"{start} {_objective(facts)}\n\n" + "\n".join(rows) + curves
 
 

@@ -7,10 +7,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from supclap.data.manifest import summarise
+from supclap.files import RUN, write_json
 from supclap.publishing.licenses import part_licences
 
 
-RUN_FILE = "run.json"
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "torchaudio")
 
 
@@ -74,9 +74,7 @@ def record_run(
         "first_step": first_step,
         "last_step": last_step,
     }
-    part = Path(folder) / f"{RUN_FILE}.part"
-    part.write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
-    part.replace(part.with_suffix(""))
+    write_json(Path(folder) / RUN, record)
 
 
 def _read(path: Path) -> dict:

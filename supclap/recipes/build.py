@@ -21,7 +21,8 @@ from supclap.data.collator import ContrastiveCollator
 from supclap.data.dataset import CaptionedClips
 from supclap.data.scenes import SceneMixer
 from supclap.data.streaming import RowStream, StreamedClips
-from supclap.recipes.parser import DataArguments, ModelArguments, RecipeError
+from supclap.errors import RecipeError
+from supclap.recipes.parser import DataArguments, ModelArguments
 from supclap.recipes.validation import check_value, unknown_key
 from supclap.training.arguments import SupClapTrainingArguments
 from supclap.training.layer_rates import encoder_layers

@@ -1,7 +1,6 @@
 """Checkpoints that are whole or absent: a kill, a full disk or an unwritable folder leaves the earlier ones intact."""
 
 import json
-import os
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -14,16 +13,14 @@ from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint, rotate_checkpoints
 
 from supclap.data.manifest import save_manifest
+from supclap.errors import CheckpointError
+from supclap.files import flush, flush_entry
 from supclap.training.ema import WeightAverage
 
 
 STAGING = "_incomplete"
 # what torch's zip writer, which raises RuntimeErrors of several kinds where a disk is full, has in their messages
 _ZIP_WRITER = ("PytorchStreamWriter", "inline_container", "iostream")
-
-
-class CheckpointError(OSError):
-    """A checkpoint or model that could not be written, or is damaged; the message names the cause and what is whole."""
 
 
 class CheckpointingTrainer(Trainer):
@@ -62,7 +59,7 @@ class CheckpointingTrainer(Trainer):
                 flush(staged)
                 for path in staged.iterdir():
                     path.replace(run_dir / path.name)
-                _flush_one(run_dir)
+                flush_entry(run_dir)
 
     def _get_output_dir(self, trial) -> str:
         folder = super()._get_output_dir(trial)
@@ -112,7 +109,7 @@ class CheckpointingTrainer(Trainer):
                     (run_dir / name).replace(run_dir / STAGING / "replaced")
                 flush(staged)
                 staged.replace(run_dir / name)
-                _flush_one(run_dir)
+                flush_entry(run_dir)
         if self.args.should_save:
             rotate_checkpoints(
                 output_dir=str(run_dir),
@@ -154,20 +151,6 @@ class CheckpointingTrainer(Trainer):
         self.accelerator.unwrap_model(self.model).load_checkpoint(self.state.best_model_checkpoint)
         if self._ema is not None:
             self._ema.average = None  # what was loaded is an average
-
-
-def flush(path: Path) -> None:
-    """Brings a file, or a folder with all in it, to the disk: renamed before, it may be empty after a power cut."""
-    for each in (*path.rglob("*"), path):
-        _flush_one(each)
-
-
-def _flush_one(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def check_whole(checkpoint: str | Path) -> None:

@@ -5,19 +5,15 @@ from pathlib import Path
 
 from transformers.trainer_utils import get_last_checkpoint
 
-from supclap.data.manifest import MANIFEST, build_manifest
+from supclap.data.manifest import build_manifest
 from supclap.evaluation.queries import FOLDER, save_queries
+from supclap.files import DRIFT, MANIFEST, RECIPE, RESULTS, RUN, TRAINING_CURVES
 from supclap.publishing.model_card import write_card
-from supclap.publishing.run_record import RUN_FILE, record_run
-from supclap.training.callbacks.drift import DRIFT_FILE
+from supclap.publishing.run_record import record_run
 from supclap.training.callbacks.guard_rails import NONFINITE_BATCHES, GuardRailsCallback
-from supclap.training.callbacks.progress import CURVES, time_so_far
+from supclap.training.callbacks.progress import time_so_far
 from supclap.training.model import CRITERION_WEIGHTS
-from supclap.training.resume import RECIPE_FILE
 from supclap.training.trainer import SupClapTrainer
-
-
-RESULTS = "results.json"
 
 
 def evaluate_and_report(trainer: SupClapTrainer, splits: dict, test_data) -> dict:
@@ -116,14 +112,14 @@ def _written(trainer: SupClapTrainer) -> list[str]:
         "model": folder,
         "radius": folder / CRITERION_WEIGHTS,
         "results": folder / RESULTS,
-        "curves": folder / CURVES,
-        "recipe": folder / RECIPE_FILE,
+        "curves": folder / TRAINING_CURVES,
+        "recipe": folder / RECIPE,
         "best": best,
         "last": last,
         "data": folder / MANIFEST,
-        "run": folder / RUN_FILE,
+        "run": folder / RUN,
         "queries": folder / FOLDER,
-        "drift": folder / DRIFT_FILE,
+        "drift": folder / DRIFT,
         "left out": folder / NONFINITE_BATCHES,
         "tensorboard": folder / "runs",
     }

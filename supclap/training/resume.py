@@ -2,17 +2,15 @@
 
 import dataclasses
 import json
-import os
 import tempfile
 from pathlib import Path
 
-from supclap.data.manifest import MANIFEST
-from supclap.recipes.parser import DataArguments, ModelArguments, RecipeError
+from supclap.errors import RecipeError
+from supclap.files import MANIFEST, RECIPE, write_json
+from supclap.recipes.parser import DataArguments, ModelArguments
 from supclap.training.arguments import SupClapTrainingArguments
-from supclap.training.checkpoints import flush
 
 
-RECIPE_FILE = "recipe.json"
 # What may change between a killed run and its continuation without changing its losses.
 _FREE_ON_RESUME = {
     "output_dir",
@@ -74,7 +72,7 @@ def check_recipe(
     if data.streaming:
         current["dataloader_num_workers"] = training.dataloader_num_workers  # they share the stream
     current = json.loads(json.dumps(current))
-    path = Path(output_dir) / RECIPE_FILE
+    path = Path(output_dir) / RECIPE
     if path.exists():
         try:
             previous = json.loads(path.read_text(encoding="utf-8"))
@@ -101,10 +99,7 @@ def check_recipe(
     if not write:
         return
     check_writable(output_dir)
-    part = path.with_suffix(f".part{os.getpid()}")  # each rank writes the same
-    part.write_text(json.dumps(current, indent=1), encoding="utf-8")
-    flush(part)
-    part.replace(path)
+    write_json(path, current)
 
 
 def check_same_data(checkpoint: str | Path, manifest: dict) -> None:

@@ -17,7 +17,7 @@ from supclap.data.dataset import caption_languages
 from supclap.data.sampler import LengthGroupedSampler
 from supclap.data.scenes import SceneMixer
 from supclap.data.streaming import StreamedClips
-from supclap.errors import SettingsError
+from supclap.errors import NonFiniteError, SettingsError
 from supclap.evaluation.encoders import SupClapEncoder
 from supclap.evaluation.languages import LanguageScores, mean_metrics, scores_by_language, split_by_language
 from supclap.evaluation.retrieval import pooled_retrieval_metrics
@@ -25,7 +25,7 @@ from supclap.evaluation.zero_shot import encode_labels, zero_shot_metrics
 from supclap.losses import StaticRadius, SupClapLoss, info_nce
 from supclap.training.arguments import SupClapTrainingArguments
 from supclap.training.callbacks.drift import DriftCallback
-from supclap.training.callbacks.guard_rails import NonFiniteError, record_nonfinite_batch
+from supclap.training.callbacks.guard_rails import record_nonfinite_batch
 from supclap.training.callbacks.preemption import any_rank
 from supclap.training.callbacks.progress import EpochCallback, WeightWarmupCallback
 from supclap.training.checkpoints import CheckpointingTrainer

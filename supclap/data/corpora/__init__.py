@@ -6,8 +6,10 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
+from supclap.errors import DataError
+
 from ..accept import accept_lazy, accept_rows, as_they_are
-from ..files import DataError, one_or_more
+from ..files import one_or_more
 from ..leaks import exclude_leaks
 from ..rows import LazyRows, Rows
 

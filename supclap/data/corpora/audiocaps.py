@@ -7,7 +7,9 @@ translation is a file of the same columns in a folder named by its language: `ja
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..files import AudioIndex, DataError, first_existing, one_or_more, read_csv
+from supclap.errors import DataError
+
+from ..files import AudioIndex, first_existing, one_or_more, read_csv
 from .common import json_rows, numbered, whole_number, youtube_id, youtube_names
 
 

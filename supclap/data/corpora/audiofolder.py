@@ -9,7 +9,9 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from ..files import AUDIO_SUFFIXES, DataError
+from supclap.errors import DataError
+
+from ..files import AUDIO_SUFFIXES
 from ..tables import columns_of, file_of, read_table, table_rows
 from .common import LABEL_TEMPLATE, label_caption
 

@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..files import AudioIndex, DataError, decimal, first_existing, read_csv
+from supclap.errors import DataError
+
+from ..files import AudioIndex, decimal, first_existing, read_csv
 from .common import (
     LABEL_TEMPLATE,
     captions_of_record,

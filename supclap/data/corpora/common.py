@@ -4,7 +4,9 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from ..files import AudioIndex, DataError, decimal, read_json
+from supclap.errors import DataError
+
+from ..files import AudioIndex, decimal, read_json
 
 
 YOUTUBE_ID = re.compile(r"[A-Za-z0-9_-]{11}")

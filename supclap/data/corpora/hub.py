@@ -5,8 +5,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from supclap.errors import DataError
+
 from ..accept import clean_captions
-from ..files import DataError, one_or_more
+from ..files import one_or_more
 from ..rows import LazyRows
 from ..tables import add_captions, captions_of, find_caption_columns, passed_on
 from .common import LABEL_TEMPLATE, label_caption, label_of

@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..files import AudioIndex, DataError, first_existing, read_text
+from supclap.errors import DataError
+
+from ..files import AudioIndex, first_existing, read_text
 
 
 SPLITS = {"train": "train"}

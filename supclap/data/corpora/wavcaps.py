@@ -4,7 +4,9 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..files import AudioIndex, DataError, first_existing, one_or_more
+from supclap.errors import DataError
+
+from ..files import AudioIndex, first_existing, one_or_more
 from .common import freesound, json_rows, record_clip, youtube_id
 
 

@@ -10,8 +10,10 @@ import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from supclap.errors import DataError, name_some
+
 from ..accept import clean_captions
-from ..files import AUDIO_SUFFIXES, DataError, name_some, read_json
+from ..files import AUDIO_SUFFIXES, read_json
 from ..rows import LazyRows
 
 

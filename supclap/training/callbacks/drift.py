@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
+from supclap.files import DRIFT, write_whole
 from supclap.losses import diagnostics as forces
 from supclap.training.towers import logit_scale
 
 
-DRIFT_FILE = "drift.jsonl"
 MEMORY_BATCHES = 16
 
 
@@ -57,12 +57,10 @@ class DriftCallback(TrainerCallback):
     def on_train_begin(self, args, state, control, model=None, **kwargs):
         self.memory.clear()
         self.hook = model.criterion.register_forward_hook(self._after_loss, with_kwargs=True)
-        path = Path(args.output_dir) / DRIFT_FILE
+        path = Path(args.output_dir) / DRIFT
         if state.is_world_process_zero and path.exists():  # of a run that goes on: what comes after its checkpoint
             kept = [entry for entry in read_drift(path) if entry["step"] <= state.global_step]
-            part = path.with_suffix(".part")
-            part.write_text("".join(json.dumps(entry) + "\n" for entry in kept), encoding="utf-8")
-            part.replace(path)
+            write_whole(path, "".join(json.dumps(entry) + "\n" for entry in kept))
 
     def on_train_end(self, args, state, control, **kwargs):
         self.hook.remove()
@@ -125,7 +123,7 @@ class DriftCallback(TrainerCallback):
         values = {name: value.item() for name, value in self.values.items()}
         if state.is_world_process_zero:
             Path(args.output_dir).mkdir(parents=True, exist_ok=True)
-            with open(Path(args.output_dir) / DRIFT_FILE, "a", encoding="utf-8") as file:
+            with open(Path(args.output_dir) / DRIFT, "a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": state.global_step, **values}) + "\n")
         due = control.should_log
         self.log({f"drift/{name}": value for name, value in values.items()})

@@ -19,10 +19,6 @@ PATIENCE = 3
 """Logs in a row that must show a problem before it is reported."""
 
 
-class NonFiniteError(ArithmeticError):
-    """A loss or gradient that is NaN or infinite; the weights are those before the step."""
-
-
 def record_nonfinite_batch(folder: Path, step: int, rank: int, ids: list[str], values: dict[str, float]) -> Path:
     """Appends a line with what was in a batch, and what came out, to `nonfinite_batches.jsonl`."""
     path = folder / NONFINITE_BATCHES

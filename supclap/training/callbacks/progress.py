@@ -8,10 +8,11 @@ from transformers import TrainerCallback, TrainerState
 from transformers.trainer_callback import ProgressCallback
 from transformers.utils import logging
 
+from supclap.files import TRAINING_CURVES
+
 
 logger = logging.get_logger(__name__)
 
-CURVES = "training_curves.png"
 PANELS = {
     "loss": ("loss_contrastive", "loss_svr", "loss_constraint", "eval_loss"),
     "radius": ("radius", "pair_distance", "radius_out_of_range", "temperature"),
@@ -109,9 +110,9 @@ class TrainingCurvesCallback(TrainerCallback):
     def on_save(self, args, state, control, **kwargs):
         if state.is_world_process_zero:
             try:
-                plot_training_curves(state.log_history, Path(args.output_dir) / CURVES)
+                plot_training_curves(state.log_history, Path(args.output_dir) / TRAINING_CURVES)
             except OSError as error:  # a picture is no reason to end a run
-                logger.warning(f"{CURVES} could not be written: {error}")
+                logger.warning(f"{TRAINING_CURVES} could not be written: {error}")
 
     on_train_end = on_save
 
