@@ -10,13 +10,7 @@ from supclap.cli.main import main
 from supclap.data.check import check_splits, script_of
 from supclap.data.inspection import inspect_clip
 from supclap.data.open_rows import open_rows
-
-
-RATE = 16000
-
-
-def tone(hertz: float = 440.0, seconds: float = 0.2, rate: int = RATE, level: float = 0.3) -> np.ndarray:
-    return (level * np.sin(2 * np.pi * hertz * np.arange(int(seconds * rate)) / rate)).astype(np.float32)
+from support.builders import RATE, tone
 
 
 @pytest.fixture
@@ -89,7 +83,7 @@ def test_the_report_counts_lengths_rates_and_scripts(faulty):
     assert test["scripts"] == {"CJK": 1, "LATIN": 1}
 
 
-def test_the_command_prints_one_screen_and_says_by_its_status_what_training_would_refuse(faulty, capsys):
+def test_one_screen_and_the_exit_status_say_what_training_would_refuse(faulty, capsys):
     assert main(["data", "check", str(faulty), "--quiet", "--json", str(faulty / "r.json")]) == 1
     out = capsys.readouterr().out
     assert len(out.splitlines()) <= 40

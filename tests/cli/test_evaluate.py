@@ -154,9 +154,7 @@ def test_an_unknown_device_is_refused_by_name(checkpoint, own, tmp_path, capsys)
     assert "error: --device 'cudaa' cannot be used: Expected one of cpu, cuda" in capsys.readouterr().err
 
 
-def test_a_second_checkpoint_that_cannot_be_opened_is_said_before_the_first_is_scored(
-    checkpoint, own, tmp_path, capsys
-):
+def test_a_checkpoint_that_cannot_be_opened_is_told_before_any_is_scored(checkpoint, own, tmp_path, capsys):
     arguments = ["--suite", str(own), "--output-dir", str(tmp_path / "out")]
     assert main(["evaluate", str(checkpoint), str(tmp_path / "nowhere"), *arguments]) == 1
     assert "nowhere" in capsys.readouterr().err

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_audio_encoders import clap_extractor, tiny_clap
 from torch import nn
 from transformers import AutoModel, AutoProcessor
 
@@ -29,6 +28,7 @@ from supclap.conversion.convert import KINDS, convert
 from supclap.errors import LicenseError
 from supclap.publishing.licenses import licence_of_model, part_licences
 from supclap.publishing.model_card import build_card, write_card
+from support.builders import build_clap, clap_extractor
 from support.paths import REFERENCE
 
 
@@ -241,7 +241,7 @@ def test_a_temperature_that_crossed_zero_is_refused(tmp_path):
 @pytest.fixture(params=[False, True], ids=["unfused", "fused"])
 def clap_folder(request, tmp_path):
     torch.manual_seed(3)
-    clap = tiny_clap()
+    clap = build_clap()
     clap.config.audio_config.enable_fusion = request.param
     clap = type(clap)(clap.config).eval()
     clap.logit_scale_a.data.fill_(3.1)

@@ -5,7 +5,6 @@ import os
 
 import datasets
 import pytest
-from recipes.test_streaming import shards  # noqa: F401 (a fixture)
 
 import train_supclap
 from supclap.data import audio_hashes, build_manifest, load_corpus
@@ -73,7 +72,7 @@ def test_the_file_of_hashes_names_no_folder(rows, tmp_path):
     assert tmp_path.name not in (tmp_path / AUDIO_HASHES).read_text()
 
 
-def test_clips_of_a_shard_are_known_by_their_place(shards, tmp_path, hashed):  # noqa: F811
+def test_clips_of_a_shard_are_known_by_their_place(shards, tmp_path, hashed):
     expected = manifest(load_corpus("webdataset", shards), tmp_path)
     assert len(hashed) == 12
     hashed.clear()

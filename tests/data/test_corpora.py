@@ -3,26 +3,18 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-import soundfile
 
 from supclap.data import load_corpus
 from supclap.data.corpora import CORPORA, corpus_module
 from supclap.data.files import AudioIndex, read_csv
 from supclap.data.leaks import exclude_leaks, read_leak_list
 from supclap.errors import DataError
+from support.builders import write_sounds
 
 
-RATE = 16000
 VIDEO = "-AbCdEfGhI0"  # ids may begin with a hyphen
 OTHER = "_bCdEfGhIj1"
-
-
-def sounds(folder: Path, *names: str) -> None:
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        soundfile.write(folder / name, np.full(1600, 0.1), RATE)
 
 
 def text(path: Path, content: str, encoding: str = "utf-8") -> Path:
@@ -53,7 +45,7 @@ RESAVED = (
 @pytest.fixture
 def audiocaps(tmp_path):
     text(tmp_path / "test.csv", lines(*AUDIOCAPS, end="\r\n"))
-    sounds(tmp_path, f"audio/Y{VIDEO}.wav", f"audio/{OTHER}_0.flac")
+    write_sounds(tmp_path, f"audio/Y{VIDEO}.wav", f"audio/{OTHER}_0.flac")
     return tmp_path
 
 
@@ -121,7 +113,7 @@ def test_the_json_form_takes_the_file_here_and_the_languages_it_says(tmp_path):
     record = {"caption_1": "one", "caption_2": "zwei", "source_lang_1": "eng_Latn", "source_lang_2": "deu_Latn"}
     record |= {"wav": f"AudioCaps/test/Y{VIDEO}.wav", "audio": f"/elsewhere/Y{VIDEO}.wav", "id": f"Y{VIDEO}.wav"}
     caption_json(tmp_path / "AudioCaps_test.json", record | {"duration": 10})
-    sounds(tmp_path, f"wavs/Y{VIDEO}.wav")
+    write_sounds(tmp_path, f"wavs/Y{VIDEO}.wav")
     (row,) = load_corpus("audiocaps", tmp_path, "test")
     assert row["audio"] == str(tmp_path / f"wavs/Y{VIDEO}.wav")
     assert (row["captions"], row["language"]) == (["one", "zwei"], ["eng_Latn", "deu_Latn"])
@@ -136,7 +128,7 @@ def test_the_json_form_is_refused_where_it_contradicts_itself(tmp_path):
 
 def test_the_csv_form_of_wavcaps_is_read_as_audiocaps(tmp_path):
     text(tmp_path / "csv_files/val.csv", lines("file_name,caption_1,caption_2", f'Y{VIDEO}.wav,one,"two, three"'))
-    sounds(tmp_path, f"Y{VIDEO}.wav")
+    write_sounds(tmp_path, f"Y{VIDEO}.wav")
     (row,) = load_corpus("audiocaps", tmp_path, "val")
     assert (row["id"], row["captions"]) == (f"audiocaps/{VIDEO}", ["one", "two, three"])
 
@@ -146,7 +138,7 @@ def test_clotho_names_with_spaces_commas_and_entities_are_found(tmp_path):
     header = "file_name," + ",".join(f"caption_{k}" for k in range(1, 6))
     text(tmp_path / "clotho_captions_evaluation.csv", lines(header, *(f"{row},1a, 2a ,3a,4a,5a" for row in rows)))
     decomposed = "Cafe\u0301.flac"
-    sounds(
+    write_sounds(
         tmp_path, *(f"evaluation/{name}" for name in ("rain.wav", "a, b#1.wav.wav", "bells & birds.wav", decomposed))
     )
     found = load_corpus("clotho", tmp_path, "evaluation")
@@ -158,7 +150,7 @@ def test_clotho_names_with_spaces_commas_and_entities_are_found(tmp_path):
 def test_clotho_audio_of_a_split_comes_from_its_folder(tmp_path):
     for split in ("development", "validation"):
         text(tmp_path / f"clotho_captions_{split}.csv", lines("file_name,caption_1", "rain.wav,rain"))
-        sounds(tmp_path, f"{split}/rain.wav")
+        write_sounds(tmp_path, f"{split}/rain.wav")
     (row,) = load_corpus("clotho", tmp_path, "validation")
     assert row["audio"] == str(tmp_path / "validation/rain.wav")
     both = load_corpus("clotho", tmp_path, ["train", "validation"])
@@ -166,7 +158,7 @@ def test_clotho_audio_of_a_split_comes_from_its_folder(tmp_path):
 
 
 def test_a_name_that_two_folders_have_is_refused(tmp_path):
-    sounds(tmp_path, "a/rain.wav", "b/rain.wav")
+    write_sounds(tmp_path, "a/rain.wav", "b/rain.wav")
     with pytest.raises(DataError, match="Several files go by the name 'rain.wav'.*audio_dir"):
         AudioIndex(tmp_path).find("rain.wav")
 
@@ -179,7 +171,7 @@ def test_clotho_metadata_in_latin_1_gives_recording_licence_and_author(tmp_path)
     header = "file_name,keywords,sound_id,sound_link,start_end_samples,manufacturer,license"
     metadata = lines(header, 'a.wav,x;y,0123,link,"[0, 1]",J\u00f6rg,CC0', "b.wav,,Not found,,,,")
     text(tmp_path / "clotho_metadata_development.csv", metadata, "latin-1")
-    sounds(tmp_path, "a.wav", "b.wav")
+    write_sounds(tmp_path, "a.wav", "b.wav")
     first, second = load_corpus("clotho", tmp_path)
     assert first["captions"] == ["A B.", "D!"]
     assert (first["recording"], first["licence"], first["author"]) == ("freesound:123", "CC0", "J\u00f6rg")
@@ -193,7 +185,7 @@ def test_wavcaps_sources_are_told_apart_and_recordings_spelt_alike(tmp_path):
     caption_json(tmp_path / "json_files/FreeSound/fsd_final.json", {"id": "77", "caption": "y"}, captions=1)
     sb = {"id": "77", "caption": "z", "audio": "wav_path", "download_link": "link", "author": "someone"}
     caption_json(tmp_path / "json_files/SoundBible/sb_final.json", sb, captions=1)
-    sounds(
+    write_sounds(
         tmp_path, f"waveforms/AudioSet_SL/Y{VIDEO}.flac", "waveforms/FreeSound/77.flac", "waveforms/SoundBible/77.flac"
     )
     rows = load_corpus("wavcaps", tmp_path, sources=["audioset", "freesound", "soundbible"])
@@ -208,7 +200,7 @@ def wavcaps_numbers(folder: Path, *audio: str) -> Path:
     """FreeSound and SoundBible with a clip 77 each."""
     caption_json(folder / "json_files/FreeSound/fsd_final.json", {"id": "77", "caption": "y"}, captions=1)
     caption_json(folder / "json_files/SoundBible/sb_final.json", {"id": "77", "caption": "z"}, captions=1)
-    sounds(folder, *audio)
+    write_sounds(folder, *audio)
     return folder
 
 
@@ -230,7 +222,7 @@ def test_wavcaps_looks_for_the_folder_of_a_source_in_audio_dir(tmp_path):
 def test_records_with_wav_alone_are_named_by_it(tmp_path):
     caption_json(tmp_path / "wc/sb_final.json", {"wav": "a/5.wav", "caption": "x"}, captions=1)
     caption_json(tmp_path / "clotho/test.json", {"wav": "b.wav", "caption": "x"}, captions=1)
-    sounds(tmp_path, "wc/5.wav", "clotho/b.wav")
+    write_sounds(tmp_path, "wc/5.wav", "clotho/b.wav")
     (row,) = load_corpus("wavcaps", tmp_path / "wc", sources=["soundbible"])
     assert (row["id"], row["recording"]) == ("wavcaps/soundbible/5.wav", "soundbible:5")
     (row,) = load_corpus("clotho", tmp_path / "clotho", "test")
@@ -242,7 +234,7 @@ def test_macs_takes_the_sentences_of_all_annotators(tmp_path):
     for number, sentence in enumerate(("birds sing", "people: talking")):
         entry += f"  - {{annotator_id: {number}, sentence: '{sentence}', tags: [birds]}}\n"
     text(tmp_path / "MACS.yaml", "files:\n" + entry)
-    sounds(tmp_path, "audio/park-lyon-1-2-a.wav")
+    write_sounds(tmp_path, "audio/park-lyon-1-2-a.wav")
     (row,) = load_corpus("macs", tmp_path)
     assert row["captions"] == ["birds sing", "people: talking"]
     assert row["recording"] == "tau:park-lyon-1"
@@ -254,7 +246,7 @@ def audioset(tmp_path):
     comments = ("# Segments csv created Sun Mar  5 10:54:31 2017", "# num_ytids=2", "# YTID, start_seconds, …")
     rows = (f'{VIDEO}, 30.000, 40.000, "/m/0,/m/1"', f'{OTHER}, 0.000, 10.000, "/m/1"')
     text(tmp_path / "eval_segments.csv", lines(*comments, *rows))
-    sounds(tmp_path, f"{VIDEO}_30000_40000.wav", f"{OTHER}.wav")
+    write_sounds(tmp_path, f"{VIDEO}_30000_40000.wav", f"{OTHER}.wav")
     return tmp_path
 
 
@@ -282,7 +274,7 @@ def test_esc50_folds_and_esc10(tmp_path):
     header = "filename,fold,target,category,esc10,src_file,take"
     rows = ("1-1-A-0.wav,1,0,dog,True,1,A", "1-2-A-37.wav,1,37,clock_alarm,False,2,A", "2-3-A-0.wav,2,0,dog,True,3,A")
     text(tmp_path / "meta/esc50.csv", lines(header, *rows))
-    sounds(tmp_path, *(f"audio/{row.split(',')[0]}" for row in rows))
+    write_sounds(tmp_path, *(f"audio/{row.split(',')[0]}" for row in rows))
     fold = load_corpus("esc50", tmp_path, 1)
     assert [row["captions"] for row in fold] == [["This is a sound of dog."], ["This is a sound of clock alarm."]]
     assert fold[1]["label"] == "clock_alarm"
@@ -298,13 +290,13 @@ def test_urbansound8k_reads_both_names_of_its_label_column(tmp_path, column):
     header = f"slice_file_name,fsID,start,end,salience,fold,classID,{column}"
     row = "100032-3-0-0.wav,100032,0,0.317551,1,5,3,dog_bark"
     text(tmp_path / "metadata/UrbanSound8K.csv", lines(header, row, end="\r\n"))
-    sounds(tmp_path, "audio/fold5/100032-3-0-0.wav")
+    write_sounds(tmp_path, "audio/fold5/100032-3-0-0.wav")
     (clip,) = load_corpus("urbansound8k", tmp_path, 5)
     assert (clip["label"], clip["recording"]) == ("dog_bark", "freesound:100032")
 
 
 def test_vggsound_is_read_in_both_of_its_forms(tmp_path):
-    sounds(tmp_path, f"{VIDEO}_000010.wav", f"{OTHER}_000300.wav")
+    write_sounds(tmp_path, f"{VIDEO}_000010.wav", f"{OTHER}_000300.wav")
     text(tmp_path / "test.csv", lines(f'{OTHER}_000300.mp4,"bee, wasp, etc. buzzing"', end="\r\n"))
     (row,) = load_corpus("vggsound", tmp_path, "test")
     assert (row["label"], row["id"]) == ("bee, wasp, etc. buzzing", f"vggsound/{OTHER}_000300")
@@ -318,7 +310,7 @@ def test_fsd50k_takes_its_validation_from_the_development_set(tmp_path):
     text(tmp_path / "FSD50K.ground_truth/dev.csv", lines("fname,labels,mids,split", *rows))
     info = {"11": {"license": "CC0", "uploader": "someone"}}
     text(tmp_path / "FSD50K.metadata/dev_clips_info_FSD50K.json", json.dumps(info))
-    sounds(tmp_path, "FSD50K.dev_audio/10.wav", "FSD50K.dev_audio/11.wav")
+    write_sounds(tmp_path, "FSD50K.dev_audio/10.wav", "FSD50K.dev_audio/11.wav")
     (row,) = load_corpus("fsd50k", tmp_path, "train")
     assert (row["labels"], row["recording"]) == (["Bark", "Dog"], "freesound:10")
     (row,) = load_corpus("fsd50k", tmp_path, "validation")
@@ -328,7 +320,7 @@ def test_fsd50k_takes_its_validation_from_the_development_set(tmp_path):
 def test_missing_audio_names_the_first_twenty_rows_and_the_count(tmp_path):
     rows = [f"{number},{VIDEO[:-2]}{number:02d},0,caption {number}" for number in range(31)]
     text(tmp_path / "train.csv", lines(AUDIOCAPS[0], *rows))
-    sounds(tmp_path, f"{VIDEO[:-2]}00.wav")
+    write_sounds(tmp_path, f"{VIDEO[:-2]}00.wav")
     with pytest.raises(DataError, match="30 of 31 audio files are missing") as error:
         load_corpus("audiocaps", tmp_path)
     assert str(error.value).count("(id ") == 20

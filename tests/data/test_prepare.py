@@ -18,14 +18,8 @@ from supclap.data.open_rows import open_rows
 from supclap.data.shards import _Shard, prepare
 from supclap.errors import DataError
 from supclap.recipes.parser import DataArguments
+from support.builders import RATE, tone
 from support.shared_data import SHARED, on_shared_data
-
-
-RATE = 16000
-
-
-def tone(hertz: float = 440.0, seconds: float = 0.2, rate: int = RATE, level: float = 0.3) -> np.ndarray:
-    return (level * np.sin(2 * np.pi * hertz * np.arange(int(seconds * rate)) / rate)).astype(np.float32)
 
 
 @pytest.fixture
@@ -238,7 +232,7 @@ def test_a_second_run_on_the_same_split_is_refused_while_the_first_writes(origin
 
 
 @pytest.mark.parametrize("codec", ["flac", "opus"])
-def test_parquet_shards_load_as_a_data_set_with_the_rows_of_the_originals_and_the_audio_of_tar_shards(
+def test_parquet_shards_load_with_the_original_rows_and_the_audio_of_tar_shards(
     originals, tmp_path, monkeypatch, codec
 ):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")

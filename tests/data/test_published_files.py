@@ -94,7 +94,7 @@ def test_published_leak_lists_parse_in_full(name, recordings):
 
 
 @on_shared_data
-def test_the_published_leak_list_of_all_of_audiocaps_and_clotho_holds_that_of_their_tests():
+def test_the_published_leak_list_of_all_splits_holds_that_of_the_tests():
     folder = ANNOTATIONS / "wavcaps/blacklist"
     assert read_leak_list(folder / "blacklist_exclude_test_ac.json") <= read_leak_list(
         folder / "blacklist_exclude_all_ac.json"

@@ -8,20 +8,14 @@ import torch
 
 from supclap.data.dataset import CaptionedClips
 from supclap.data.scenes import SceneMixer, is_unseen
-
-
-RATE = 16000
-
-
-def tone(frequency: float, seconds: float) -> np.ndarray:
-    return np.sin(2 * np.pi * frequency * np.arange(int(seconds * RATE)) / RATE).astype(np.float32)
+from support.builders import RATE, tone
 
 
 def recordings(labels: int = 4, takes: int = 2, seconds: float = 0.5) -> list[dict]:
     return [
         {
             "id": f"{label}-{take}",
-            "audio": {"array": tone(400 * (label + 1), seconds), "sampling_rate": RATE},
+            "audio": {"array": tone(400 * (label + 1), seconds, level=1.0), "sampling_rate": RATE},
             "captions": [f"tone {label}", f"a tone of kind {label}"],
             "label": str(label),
         }

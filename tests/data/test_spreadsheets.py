@@ -2,24 +2,16 @@
 
 import json
 
-import numpy as np
 import pytest
-import soundfile
 
 from supclap.data import CaptionedClips, build_manifest, load_corpus, read_table
 from supclap.data.tables import table_rows
 from supclap.errors import DataError
+from support.builders import write_sounds
 
 
-RATE = 16000
 VIDEO = "-AbCdEfGhI0"
 OTHER = "_bCdEfGhIj1"
-
-
-def sounds(folder, *names: str) -> None:
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        soundfile.write(folder / name, np.full(1600, 0.1), RATE)
 
 
 def text(path, *lines: str):
@@ -30,7 +22,7 @@ def text(path, *lines: str):
 
 def test_a_duration_with_a_decimal_comma_is_a_number_for_manifest_and_lengths(tmp_path):
     text(tmp_path / "metadata.csv", "file_name;caption;duration", "a.wav;rain;3600,0", "b.wav;wind;0,5")
-    sounds(tmp_path, "a.wav", "b.wav")
+    write_sounds(tmp_path, "a.wav", "b.wav")
     rows = load_corpus("audiofolder", tmp_path)
     assert CaptionedClips(rows).lengths == [3600.0, 0.5]
     assert build_manifest({"train": rows})["splits"]["train"]["hours"] == pytest.approx(3600.5 / 3600)
@@ -43,7 +35,7 @@ def test_a_duration_that_is_no_number_is_refused_with_its_row(tmp_path):
 
 
 def test_a_value_that_is_not_a_number_counts_as_an_empty_cell(tmp_path):
-    sounds(tmp_path, "a.wav")
+    write_sounds(tmp_path, "a.wav")
     text(tmp_path / "metadata.jsonl", '{"file_name": "a.wav", "caption": "rain", "duration": NaN, "id": NaN}')
     (row,) = load_corpus("audiofolder", tmp_path)
     assert "duration" not in row
@@ -53,7 +45,7 @@ def test_a_value_that_is_not_a_number_counts_as_an_empty_cell(tmp_path):
 @pytest.mark.parametrize("number", ["123", "123,0", "123.00", "0123"])
 def test_a_freesound_number_with_decimals_is_still_the_recording(tmp_path, number):
     text(tmp_path / "UrbanSound8K.csv", "slice_file_name;fsID;fold;class", f"123-3-0-0.wav;{number};1;dog_bark")
-    sounds(tmp_path, "123-3-0-0.wav")
+    write_sounds(tmp_path, "123-3-0-0.wav")
     assert load_corpus("urbansound8k", tmp_path, 1)[0]["recording"] == "freesound:123"
 
 
@@ -63,7 +55,7 @@ def test_a_freesound_number_with_decimals_is_still_the_recording(tmp_path, numbe
 @pytest.fixture
 def audioset(tmp_path):
     text(tmp_path / "class_labels_indices.csv", "index,mid,display_name", "0,/m/0,Speech", '1,/m/1,"Bark, yip"')
-    sounds(tmp_path, f"{VIDEO}_30000.wav", f"{OTHER}.wav")
+    write_sounds(tmp_path, f"{VIDEO}_30000.wav", f"{OTHER}.wav")
     return tmp_path
 
 
@@ -76,7 +68,7 @@ def test_audioset_segments_may_have_a_plain_header(audioset):
     ]
 
 
-def test_audioset_segments_with_semicolons_and_decimal_commas_are_read_by_their_semicolons(audioset):
+def test_audioset_segments_with_decimal_commas_are_read_by_their_semicolons(audioset):
     # divided by commas these lines have four fields too
     text(audioset / "eval_segments.csv", f"{VIDEO};30,000;40,000;/m/0,/m/1", f"{OTHER};0,000;10,000;/m/1,/m/0")
     assert [row["id"] for row in load_corpus("audioset", audioset, "test")] == [
@@ -112,13 +104,13 @@ def test_audioset_captions_of_records_that_are_named_by_wav_alone(audioset):
 
 def test_vggsound_with_semicolons_is_read_where_its_first_label_holds_a_comma(tmp_path):
     text(tmp_path / "test.csv", f"{OTHER}_000300.mp4;bee, buzzing", f"{VIDEO}_000010.mp4;dog barking")
-    sounds(tmp_path, f"{VIDEO}_000010.wav", f"{OTHER}_000300.wav")
+    write_sounds(tmp_path, f"{VIDEO}_000010.wav", f"{OTHER}_000300.wav")
     assert [row["label"] for row in load_corpus("vggsound", tmp_path, "test")] == ["bee, buzzing", "dog barking"]
 
 
 def fsd50k(folder, labels: str):
     text(folder / "FSD50K.ground_truth/eval.csv", "fname,labels,mids", f'10,"{labels}",x', "11,Rain,/m/2")
-    sounds(folder, "FSD50K.eval_audio/10.wav", "FSD50K.eval_audio/11.wav")
+    write_sounds(folder, "FSD50K.eval_audio/10.wav", "FSD50K.eval_audio/11.wav")
     return folder
 
 
@@ -143,25 +135,25 @@ def test_macs_annotations_without_a_sentence_each_are_refused(tmp_path):
 
 
 def test_one_caption_column_needs_no_list(tmp_path):
-    sounds(tmp_path, "a.wav")
+    write_sounds(tmp_path, "a.wav")
     text(tmp_path / "metadata.csv", "file_name,said", "a.wav,rain")
     assert load_corpus("audiofolder", tmp_path, caption_columns="said")[0]["captions"] == ["rain"]
 
 
 def test_one_source_of_wavcaps_needs_no_list(tmp_path):
-    sounds(tmp_path, "5.wav")
+    write_sounds(tmp_path, "5.wav")
     text(tmp_path / "sb_final.json", json.dumps({"data": [{"id": "5", "caption": "x"}]}))
     assert [row["id"] for row in load_corpus("wavcaps", tmp_path, sources="soundbible")] == ["wavcaps/soundbible/5"]
 
 
 def test_one_language_of_audiocaps_needs_no_list(tmp_path):
-    sounds(tmp_path, f"{VIDEO}.wav")
+    write_sounds(tmp_path, f"{VIDEO}.wav")
     text(tmp_path / "ja/test.csv", "audiocap_id,youtube_id,start_time,caption", f"1,{VIDEO},30,雨")
     assert load_corpus("audiocaps", tmp_path, "test", languages="ja")[0]["language"] == ["ja"]
 
 
 def test_one_evaluation_set_to_leave_out_needs_no_list(tmp_path):
-    sounds(tmp_path, "a.wav", "b.wav")
+    write_sounds(tmp_path, "a.wav", "b.wav")
     text(tmp_path / "metadata.csv", "file_name,caption,recording", "a.wav,rain,freesound:1", "b.wav,wind,freesound:2")
     text(tmp_path / "blacklist_exclude_test_ac.json", json.dumps({"FreeSound": ["1"]}))
     rows = load_corpus("audiofolder", tmp_path, exclude_leaks_of="clotho")
@@ -177,7 +169,7 @@ def parquet(tmp_path):
     import pyarrow
     import pyarrow.parquet
 
-    sounds(tmp_path, "a.wav", "b.wav")
+    write_sounds(tmp_path, "a.wav", "b.wav")
     held = [{"bytes": (tmp_path / name).read_bytes(), "path": name} for name in ("a.wav", "b.wav")]
     table = pyarrow.table({"audio": held, "caption": ["rain", "wind"]})
     pyarrow.parquet.write_table(table, tmp_path / "metadata.parquet")

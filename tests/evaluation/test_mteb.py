@@ -16,6 +16,7 @@ from supclap.evaluation.encoders import SupClapEncoder
 from supclap.evaluation.mteb import MtebEncoder, model_meta
 from supclap.evaluation.runner import evaluate_suite
 from supclap.evaluation.suite import Suite, Task
+from support.builders import tone
 
 
 PITCHES = {"low tone": 200, "middle tone": 700, "high tone": 2500}
@@ -37,11 +38,8 @@ METADATA = {
 }
 
 
-def tone(pitch, seconds=0.4):
-    return (0.2 * np.sin(2 * np.pi * pitch * np.arange(int(16000 * seconds)) / 16000)).astype(np.float32)
-
-
-CLIPS = [{"array": tone(1.05**take * pitch), "sampling_rate": 16000} for pitch in PITCHES.values() for take in (0, 1)]
+WAVES = [tone(1.05**take * pitch, 0.4, level=0.2) for pitch in PITCHES.values() for take in (0, 1)]
+CLIPS = [{"array": wave, "sampling_rate": 16000} for wave in WAVES]
 TARGETS = [label for label in range(3) for _ in range(2)]
 
 

@@ -18,6 +18,7 @@ from supclap.cli.main import main
 from supclap.evaluation.encoders import load_encoder
 from supclap.export import onnx as export
 from supclap.export.onnx import OnnxSupClap, export_onnx, quantize
+from support.builders import build_with_encoder
 
 
 @pytest.fixture(scope="module")
@@ -140,9 +141,7 @@ def test_an_existing_folder_is_kept(exported, capsys):
 
 
 def test_an_encoder_that_cannot_be_exported_is_named(tokenizer, tmp_path):
-    from test_audio_encoders import build
-
-    model, processor = build("ast", tokenizer)
+    model, processor = build_with_encoder("ast", tokenizer)
     model.save_pretrained(tmp_path / "model")
     processor.save_pretrained(tmp_path / "model")
     with pytest.raises(ValueError, match="audio-spectrogram-transformer"):

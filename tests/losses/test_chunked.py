@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from supclap.losses import SupClapLoss
+from support.builders import unit
 
 
 B, D = 8, 6
@@ -29,11 +30,6 @@ CASES = [
     for name in OPTIONS
     if (objective, name) != ("siglip", "text_support")
 ]
-
-
-def unit(*shape, seed, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return F.normalize(torch.randn(*shape, generator=generator, dtype=dtype), dim=-1)
 
 
 def values_and_gradients(objective, name, chunk_size, ids):

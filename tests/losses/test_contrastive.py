@@ -8,11 +8,7 @@ import torch.nn.functional as F
 import transformers
 
 from supclap.losses import SupClapLoss, info_nce, siglip, similarity_logits
-
-
-def unit(*shape, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return F.normalize(torch.randn(*shape, generator=generator, dtype=dtype), dim=-1)
+from support.builders import unit
 
 
 @pytest.fixture

@@ -5,14 +5,10 @@ import torch
 import torch.nn.functional as F
 
 from supclap.losses import SupClapLoss
+from support.builders import unit
 
 
 B, D, SCALE = 6, 5, 4.0
-
-
-def unit(*shape, seed):
-    generator = torch.Generator().manual_seed(seed)
-    return F.normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1)
 
 
 @pytest.fixture

@@ -4,13 +4,12 @@ import pytest
 import torch
 
 from support import grad_cache_worker, processes
+from support.builders import build_tiny_config, build_tiny_model
 
 
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory, tokenizer, processor):
     """A tiny model without dropout, which ranks would draw differently."""
-    from conftest import build_tiny_config, build_tiny_model
-
     config = build_tiny_config(tokenizer)
     config.text_config.hidden_dropout_prob = config.text_config.attention_probs_dropout_prob = 0.0
     folder = tmp_path_factory.mktemp("model")

@@ -4,14 +4,9 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from supclap.losses import SimilarityRadius, StaticRadius, SummaryRadius, SupClapLoss, positive_first
-
-
-def unit(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return F.normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1)
+from support.builders import unit
 
 
 def awake(predictor):

@@ -15,15 +15,11 @@ from supclap.losses import (
     similarity_logits,
     support_vectors,
 )
+from support.builders import unit
 
 
 SCALE = 1 / 0.07
 B, D = 8, 6
-
-
-def unit(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return F.normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1)
 
 
 @pytest.fixture
@@ -84,9 +80,7 @@ def gradient_at_support(audio, text, radius, objective="infonce"):
 
 @pytest.mark.parametrize("objective", ["infonce", "siglip"])
 @pytest.mark.parametrize("svr", ["static", "dynamic"])
-def test_text_receives_the_parallel_part_whole_and_the_perpendicular_part_times_one_minus_r_over_d(
-    pairs, svr, objective
-):
+def test_text_gets_the_parallel_part_whole_and_1_minus_r_over_d_of_the_rest(pairs, svr, objective):
     loss = criterion(svr, objective=objective, svr_direction="uni", radius_init=0.25)
     (_, gradient), (radius,) = svr_gradients(loss, *pairs)
     radius = radius[:, None]
@@ -164,7 +158,7 @@ def test_zero_radius_gives_the_text_to_audio_loss_and_its_gradient(pairs):
     torch.testing.assert_close(gradients, list(expected), rtol=0, atol=1e-12)
 
 
-def test_radius_equal_to_the_distance_lands_on_the_audio_and_leaves_no_perpendicular_gradient(pairs):
+def test_a_radius_equal_to_the_distance_leaves_no_perpendicular_gradient(pairs):
     audio, text = pairs
     direction, distance = geometry(audio, text)
     support = support_vectors(text, audio, distance)

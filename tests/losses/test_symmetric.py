@@ -15,6 +15,7 @@ from supclap.losses import (
     support_vectors,
     symmetric,
 )
+from support.builders import unit
 
 
 B, D = 7, 5
@@ -27,11 +28,6 @@ OPTIONS = {
     "clamped": {"batch_size": B, "clamp_radius": True},
     "summary": {"radius_predictor": "summary"},
 }
-
-
-def unit(*shape, seed):
-    generator = torch.Generator().manual_seed(seed)
-    return F.normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1)
 
 
 def case(objective, name, **options):

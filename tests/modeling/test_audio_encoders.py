@@ -3,110 +3,32 @@
 import numpy as np
 import pytest
 import torch
-from test_doors import BOTH, LABELS, ONLY_WITHOUT_PACKAGE, WITHOUT_PACKAGE, through_doors
 from transformers import (
-    ASTConfig,
-    ASTFeatureExtractor,
     ASTModel,
-    AutoConfig,
     AutoFeatureExtractor,
     AutoModel,
     AutoProcessor,
     BartConfig,
     BertConfig,
     BertModel,
-    ClapFeatureExtractor,
-    ClapModel,
     CLIPConfig,
-    HubertConfig,
     HubertModel,
     M2M100Config,
     SiglipTextConfig,
-    Wav2Vec2Config,
-    Wav2Vec2FeatureExtractor,
     Wav2Vec2Model,
-    WavLMConfig,
     WavLMModel,
-    WhisperConfig,
-    WhisperFeatureExtractor,
     WhisperModel,
 )
 
 from modeling_supclap.modeling_supclap import build_text_encoder
 from supclap import SupClapConfig, SupClapEncoderFeatureExtractor, SupClapModel, SupClapProcessor
-
-
-SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-WAVE = {
-    **SMALL,
-    "conv_dim": (16, 16, 16),
-    "conv_kernel": (10, 8, 4),
-    "conv_stride": (10, 8, 4),
-    "num_feat_extract_layers": 3,
-    "num_conv_pos_embeddings": 16,
-    "num_conv_pos_embedding_groups": 4,
-    "mask_time_prob": 0.5,
-    "layerdrop": 0.5,
-}
-HTSAT = {
-    "spec_size": 64,
-    "num_mel_bins": 16,
-    "window_size": 4,
-    "patch_embeds_hidden_size": 8,
-    "depths": [1, 2],
-    "num_attention_heads": [2, 2],
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "enable_fusion": True,
-    "fusion_type": "aff_2d",
-}
-
-
-def clap_extractor():
-    return ClapFeatureExtractor(feature_size=16, max_length_s=1)
-
-
-# name: (config, the encoder's own feature extractor, features of a window if they are not the encoder's)
-ENCODERS = {
-    "ast": (
-        lambda: ASTConfig(**SMALL, max_length=100, num_mel_bins=32),
-        lambda: ASTFeatureExtractor(num_mel_bins=32, max_length=100),
-        None,
-    ),
-    "htsat": (lambda: AutoConfig.for_model("clap_audio_model", **HTSAT), clap_extractor, 101),
-    "whisper": (
-        lambda: WhisperConfig(
-            d_model=32, encoder_layers=2, encoder_attention_heads=2, encoder_ffn_dim=64, max_source_positions=50,
-            num_mel_bins=20, encoder_layerdrop=0.5, decoder_layers=1, decoder_attention_heads=2, decoder_ffn_dim=32,
-            vocab_size=60, pad_token_id=0,
-        ),
-        lambda: WhisperFeatureExtractor(feature_size=20, chunk_length=1),
-        None,
-    ),
-    "wav2vec2": (lambda: Wav2Vec2Config(**WAVE), Wav2Vec2FeatureExtractor, 16000),
-    "wav2vec2-layer-norm": (
-        lambda: Wav2Vec2Config(**WAVE, feat_extract_norm="layer", do_stable_layer_norm=True),
-        Wav2Vec2FeatureExtractor,
-        16000,
-    ),
-    "hubert": (lambda: HubertConfig(**WAVE), Wav2Vec2FeatureExtractor, 16000),
-    "wavlm": (lambda: WavLMConfig(**WAVE), Wav2Vec2FeatureExtractor, 16000),
-}  # fmt: skip
-
-
-def build(name: str, tokenizer) -> tuple[SupClapModel, SupClapProcessor]:
-    torch.manual_seed(0)
-    config, extractor, window = ENCODERS[name]
-    text = BertConfig(vocab_size=len(tokenizer), **SMALL, max_position_embeddings=32)
-    model = SupClapModel(
-        SupClapConfig(text_config=text, audio_config=config(), audio_window=window, projection_dim=16)
-    )
-    return model.eval(), SupClapProcessor(SupClapEncoderFeatureExtractor(extractor()), tokenizer)
+from support.builders import ENCODER_SIZES, ENCODERS, build_clap, build_with_encoder, clap_extractor
+from support.doors import BOTH, LABELS, ONLY_WITHOUT_PACKAGE, WITHOUT_PACKAGE, through_doors
 
 
 @pytest.fixture(params=ENCODERS)
 def pair(request, tokenizer):
-    return build(request.param, tokenizer)
+    return build_with_encoder(request.param, tokenizer)
 
 
 @pytest.fixture
@@ -196,7 +118,7 @@ def saved_stock(name: str, folder) -> torch.nn.Module:
 
 @pytest.fixture
 def text_folder(tokenizer, tmp_path):
-    BertModel(BertConfig(vocab_size=len(tokenizer), **SMALL)).save_pretrained(tmp_path / "text")
+    BertModel(BertConfig(vocab_size=len(tokenizer), **ENCODER_SIZES)).save_pretrained(tmp_path / "text")
     tokenizer.save_pretrained(tmp_path / "text")
     return str(tmp_path / "text")
 
@@ -219,7 +141,7 @@ def test_a_pretrained_encoder_gives_what_it_gives_by_itself(name, text_folder, t
 @torch.no_grad()
 def test_the_audio_tower_of_a_clap_gives_what_it_gives_by_itself(text_folder, tmp_path):
     torch.manual_seed(1)
-    clap = tiny_clap().eval()
+    clap = build_clap().eval()
     clap.save_pretrained(tmp_path / "clap")
     clap_extractor().save_pretrained(tmp_path / "clap")
     folder = str(tmp_path / "clap")
@@ -233,14 +155,9 @@ def test_the_audio_tower_of_a_clap_gives_what_it_gives_by_itself(text_folder, tm
     torch.testing.assert_close(pooled, expected, atol=1e-5, rtol=0)
 
 
-def tiny_clap() -> ClapModel:
-    text = {**SMALL, "vocab_size": 60, "max_position_embeddings": 34, "num_hidden_layers": 1}
-    return ClapModel(AutoConfig.for_model("clap", text_config=text, audio_config=HTSAT, projection_dim=16))
-
-
 @torch.no_grad()
 def test_a_long_clip_is_the_mean_of_its_windows_by_their_length(tokenizer):
-    model, processor = build("ast", tokenizer)
+    model, processor = build_with_encoder("ast", tokenizer)
     clip = 0.1 * np.random.default_rng(0).standard_normal(24000).astype(np.float32)
 
     def pooled(part):
@@ -252,7 +169,7 @@ def test_a_long_clip_is_the_mean_of_its_windows_by_their_length(tokenizer):
 
 @torch.no_grad()
 def test_remote_code_alone_opens_a_model_with_another_encoder(tokenizer, tmp_path):
-    model, processor = build("ast", tokenizer)
+    model, processor = build_with_encoder("ast", tokenizer)
     model.save_pretrained(tmp_path / "folder")
     processor.save_pretrained(tmp_path / "folder")
     clip = 0.1 * np.random.default_rng(0).standard_normal(24000).astype(np.float32)
@@ -264,14 +181,14 @@ def test_remote_code_alone_opens_a_model_with_another_encoder(tokenizer, tmp_pat
 
 
 def test_features_that_fill_no_window_are_refused(tokenizer):
-    model, _ = build("ast", tokenizer)
+    model, _ = build_with_encoder("ast", tokenizer)
     with pytest.raises(ValueError, match="windows of 100"):
         model.get_audio_features(torch.zeros(1, 90, 32))
 
 
 def test_an_unknown_audio_encoder_lists_the_known_ones():
     with pytest.raises(ValueError, match="wavlm"):
-        SupClapModel(SupClapConfig(text_config=BertConfig(**SMALL), audio_config=BertConfig(**SMALL)))
+        SupClapModel(SupClapConfig(text_config=BertConfig(**ENCODER_SIZES), audio_config=BertConfig(**ENCODER_SIZES)))
 
 
 def test_an_unknown_feature_extractor_is_not_built():
@@ -323,8 +240,8 @@ def test_the_encoder_of_a_t5_is_loaded_without_its_decoder(tmp_path):
 
 @torch.no_grad()
 @pytest.mark.parametrize("whole", [True, False], ids=["CLAP", "its text encoder"])
-def test_the_text_encoder_of_a_clap_is_loaded_from_its_folder_and_from_that_of_the_clap(tmp_path, whole):
-    clap = tiny_clap().eval()
+def test_the_text_encoder_of_a_clap_is_loaded_by_itself_and_out_of_the_clap(tmp_path, whole):
+    clap = build_clap().eval()
     (clap if whole else clap.text_model).save_pretrained(tmp_path)
     model = SupClapModel.from_text_audio_pretrained(
         str(tmp_path), ENCODERS["ast"][0](), projection_dim=8, text_pooling="pooler"
@@ -365,7 +282,7 @@ def noise_inputs(processor, *seconds):
 @torch.no_grad()
 @pytest.mark.parametrize(("name", "layers"), [("ast", 2), ("htsat", 2), ("whisper", 2)])
 def test_hidden_states_and_attentions_of_an_encoder_are_passed_on(name, layers, tokenizer):
-    model, processor = build(name, tokenizer)
+    model, processor = build_with_encoder(name, tokenizer)
     model.set_attn_implementation("eager")
     inputs = noise_inputs(processor, 0.9, 0.5)
     output = model.get_audio_features(**inputs, output_hidden_states=True, output_attentions=True)
@@ -377,7 +294,7 @@ def test_hidden_states_and_attentions_of_an_encoder_are_passed_on(name, layers, 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["ast", "whisper"])
 def test_hidden_states_of_the_windows_of_an_encoder_stand_in_a_row(name, tokenizer):
-    model, processor = build(name, tokenizer)
+    model, processor = build_with_encoder(name, tokenizer)
     output = model.get_audio_features(**noise_inputs(processor, 2.5, 0.5), output_hidden_states=True)
     for states in output.hidden_states:
         assert states.shape == output.last_hidden_state.shape
@@ -391,6 +308,6 @@ def test_hidden_states_of_the_windows_of_an_encoder_stand_in_a_row(name, tokeniz
     ],
 )
 def test_layers_that_an_encoder_does_not_give_are_refused(name, option, seconds, message, tokenizer):
-    model, processor = build(name, tokenizer)
+    model, processor = build_with_encoder(name, tokenizer)
     with pytest.raises(ValueError, match=message):
         model.get_audio_features(**noise_inputs(processor, seconds), **{option: True})

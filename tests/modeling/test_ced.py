@@ -154,7 +154,7 @@ def test_overlapping_windows_use_the_configured_hop():
 
 
 @torch.no_grad()
-def test_a_clip_shorter_than_a_patch_has_a_finite_embedding_that_padding_does_not_change(model, packing):
+def test_a_clip_shorter_than_a_patch_is_embedded_alike_with_and_without_padding(model, packing):
     torch.manual_seed(0)
     short, longer = torch.randn(3, 64) * 10 - 40, torch.randn(100, 64) * 10 - 40
     alone = model(short[None]).pooler_output[0]

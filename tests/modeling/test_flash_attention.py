@@ -5,16 +5,15 @@ The `kernels` are those of the package flash-attn, see `support.flash_attention.
 
 import pytest
 import torch
-from test_audio_encoders import WAVE, build
-from test_model import TEXT_CONFIGS, spectrograms, texts
 from transformers import Wav2Vec2FeatureExtractor, WavLMConfig, WavLMModel
 
 from modeling_supclap import modeling_ced
-from supclap import CedConfig, SupClapConfig, SupClapModel
+from supclap import SupClapModel
 from supclap.errors import SettingsError
 from supclap.recipes import build as recipe
 from supclap.recipes.parser import ModelArguments
 from support import flash_attention
+from support.builders import WAVE_SIZES, build_with_encoder, small_model, spectrograms, texts
 
 
 @pytest.fixture(params=["plain", pytest.param("kernels", marks=pytest.mark.record)])
@@ -35,11 +34,8 @@ def sharp(model: SupClapModel) -> SupClapModel:
     return model
 
 
-def small_model(text: str = "bert") -> SupClapModel:
-    torch.manual_seed(0)
-    audio = CedConfig(hidden_size=48, num_hidden_layers=2, num_attention_heads=3, target_length=160)
-    model = SupClapModel(SupClapConfig(text_config=TEXT_CONFIGS[text], audio_config=audio, projection_dim=16))
-    return sharp(model).eval()
+def sharp_model(text: str = "bert") -> SupClapModel:
+    return sharp(small_model(text))
 
 
 @torch.no_grad()
@@ -52,7 +48,7 @@ def embeds(model, inputs, attention: str) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("text", ["bert", "xlm-roberta", "m2m_100", "modernbert"])
 @pytest.mark.parametrize("lengths", [[100, 100], [100, 60], [400, 170]], ids=["equal", "padded", "windows"])
 def test_both_towers_give_the_embeddings_of_eager_attention(flash_calls, text, lengths):
-    model, inputs = small_model(text).half(), {**texts([5, 9]), **spectrograms(lengths)}
+    model, inputs = sharp_model(text).half(), {**texts([5, 9]), **spectrograms(lengths)}
     expected = embeds(model, inputs, "eager")
     assert not flash_calls
     got = embeds(model, inputs, "flash_attention_2")
@@ -62,7 +58,7 @@ def test_both_towers_give_the_embeddings_of_eager_attention(flash_calls, text, l
 
 def test_clips_in_a_row_without_their_padding_give_the_embeddings_of_eager_attention(flash_calls, monkeypatch):
     monkeypatch.setattr(modeling_ced, "PACKED_WORK", 0)
-    model, inputs = small_model().half(), {**texts([5, 9]), **spectrograms([150, 80])}
+    model, inputs = sharp_model().half(), {**texts([5, 9]), **spectrograms([150, 80])}
     expected = embeds(model, inputs, "eager")
     got = embeds(model, inputs, "flash_attention_2")
     assert flash_calls.count("attention") + flash_calls.count("flash_attn_func") == 2 * 2  # layers x clips
@@ -70,7 +66,7 @@ def test_clips_in_a_row_without_their_padding_give_the_embeddings_of_eager_atten
 
 
 def test_a_shorter_neighbour_changes_nothing(flash_calls):
-    model = small_model().half()
+    model = sharp_model().half()
     alone = embeds(model, {**texts([5]), **spectrograms([60])}, "flash_attention_2")
     batch = {**texts([5]), **spectrograms([60])}
     longer = {**texts([9]), **spectrograms([150])}
@@ -86,7 +82,7 @@ def test_a_shorter_neighbour_changes_nothing(flash_calls):
 
 @pytest.mark.parametrize("text", ["bert", "m2m_100"])
 def test_gradients_under_autocast_are_those_of_eager_attention(flash_calls, text):
-    model, inputs = small_model(text), {**texts([5, 9]), **spectrograms([150, 80])}
+    model, inputs = sharp_model(text), {**texts([5, 9]), **spectrograms([150, 80])}
     gradients = []
     for attention in ("eager", "flash_attention_2"):
         model.set_attn_implementation(attention)
@@ -103,7 +99,7 @@ def test_gradients_under_autocast_are_those_of_eager_attention(flash_calls, text
 @pytest.mark.parametrize("audio", ["ast", "whisper", "wav2vec2", "hubert"])
 @torch.no_grad()
 def test_another_audio_tower_gives_the_embeddings_of_eager_attention(flash_calls, audio, tokenizer):
-    model, processor = build(audio, tokenizer)
+    model, processor = build_with_encoder(audio, tokenizer)
     noise = torch.randn(24000, generator=torch.Generator().manual_seed(0)) / 10
     inputs = processor(audio=[noise, noise[:9000]], sampling_rate=16000)
     inputs = {name: value.half() if value.is_floating_point() else value for name, value in inputs.items()}
@@ -118,11 +114,11 @@ def test_another_audio_tower_gives_the_embeddings_of_eager_attention(flash_calls
 
 def test_htsat_is_refused_by_name(flash_calls, tokenizer):
     with pytest.raises(ValueError, match="ClapAudioModel does not support Flash Attention 2"):
-        build("htsat", tokenizer)[0].set_attn_implementation("flash_attention_2")
+        build_with_encoder("htsat", tokenizer)[0].set_attn_implementation("flash_attention_2")
 
 
 def test_a_recipe_refuses_an_encoder_with_attention_of_its_own(flash_calls, tmp_path, text_encoder):
-    WavLMModel(WavLMConfig(**WAVE)).save_pretrained(tmp_path)
+    WavLMModel(WavLMConfig(**WAVE_SIZES)).save_pretrained(tmp_path)
     Wav2Vec2FeatureExtractor().save_pretrained(tmp_path)
     options = {
         "text_model": str(text_encoder),

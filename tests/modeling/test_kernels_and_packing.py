@@ -2,17 +2,10 @@
 
 import pytest
 import torch
-from test_audio_encoders import build
-from test_model import TEXT_CONFIGS, spectrograms, texts
 
 from modeling_supclap import modeling_ced
-from supclap import CedConfig, CedModel, SupClapConfig, SupClapModel
-
-
-def small_model(text: str = "bert") -> SupClapModel:
-    torch.manual_seed(0)
-    audio = CedConfig(hidden_size=48, num_hidden_layers=2, num_attention_heads=3, target_length=160)
-    return SupClapModel(SupClapConfig(text_config=TEXT_CONFIGS[text], audio_config=audio, projection_dim=16)).eval()
+from supclap import CedConfig, CedModel
+from support.builders import build_with_encoder, small_model, spectrograms, texts
 
 
 @torch.no_grad()
@@ -57,7 +50,7 @@ def test_the_text_tower_compiles_to_one_graph(text):
 @torch.no_grad()
 @pytest.mark.parametrize("audio", ["ast", "htsat", "whisper", "wav2vec2", "hubert", "wavlm"])
 def test_another_audio_tower_compiles_with_breaks_to_the_same_embeddings(audio, tokenizer):
-    model, processor = build(audio, tokenizer)
+    model, processor = build_with_encoder(audio, tokenizer)
     noise = torch.randn(24000, generator=torch.Generator().manual_seed(0)) / 10
     inputs = processor(audio=[noise, noise[:9000]], sampling_rate=16000)
     expected = model.get_audio_features(**inputs).pooler_output

@@ -5,48 +5,10 @@ import pytest
 import torch
 from transformers import (
     BertConfig,
-    DebertaV2Config,
-    DistilBertConfig,
-    M2M100Config,
-    ModernBertConfig,
-    MPNetConfig,
-    RobertaConfig,
-    T5Config,
-    XLMRobertaConfig,
 )
 
 from supclap import CedConfig, SupClapConfig, SupClapModel
-
-
-SIZES = {
-    "vocab_size": 100,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 40,
-}
-TEXT_CONFIGS = {
-    "bert": BertConfig(**SIZES),
-    "roberta": RobertaConfig(**{**SIZES, "max_position_embeddings": 42}, pad_token_id=1),
-    "xlm-roberta": XLMRobertaConfig(**{**SIZES, "max_position_embeddings": 42}, pad_token_id=1),
-    "m2m_100": M2M100Config(
-        vocab_size=100,
-        d_model=32,
-        encoder_layers=2,
-        encoder_attention_heads=2,
-        encoder_ffn_dim=64,
-        max_position_embeddings=40,
-        encoder_layerdrop=0.0,
-    ),
-    "mpnet": MPNetConfig(**{**SIZES, "max_position_embeddings": 42}, pad_token_id=1),
-    "distilbert": DistilBertConfig(
-        vocab_size=100, dim=32, n_layers=2, n_heads=2, hidden_dim=64, max_position_embeddings=40
-    ),
-    "deberta-v2": DebertaV2Config(**SIZES, relative_attention=True, pos_att_type=["p2c", "c2p"]),
-    "modernbert": ModernBertConfig(**SIZES, pad_token_id=1),
-    "t5": T5Config(vocab_size=100, d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2),
-}
+from support.builders import TEXT_CONFIGS, TEXT_SIZES, spectrograms, texts
 
 
 @pytest.fixture(params=TEXT_CONFIGS)
@@ -58,22 +20,6 @@ def model(request):
         projection_dim=16,
     )
     return SupClapModel(config).eval()
-
-
-def texts(lengths: list[int]) -> dict[str, torch.Tensor]:
-    torch.manual_seed(1)
-    ids = torch.randint(5, 100, (len(lengths), max(lengths)))
-    mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
-    return {"input_ids": torch.where(mask.bool(), ids, 1), "attention_mask": mask}
-
-
-def spectrograms(lengths: list[int]) -> dict[str, torch.Tensor]:
-    torch.manual_seed(2)
-    mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
-    return {
-        "input_features": torch.randn(len(lengths), max(lengths), 64) * mask[..., None],
-        "input_features_mask": mask,
-    }
 
 
 @torch.no_grad()
@@ -214,7 +160,7 @@ def test_a_wrong_audio_config_names_the_field(fields, named):
 def test_a_pretrained_text_encoder_keeps_its_weights(tmp_path, tiny_config):
     from transformers import BertModel
 
-    text = BertModel(BertConfig(**SIZES))
+    text = BertModel(BertConfig(**TEXT_SIZES))
     text.save_pretrained(tmp_path)
     audio = CedConfig(hidden_size=48, num_hidden_layers=1, num_attention_heads=3)
     model = SupClapModel.from_text_audio_pretrained(str(tmp_path), audio, projection_dim=8)
@@ -227,7 +173,7 @@ def test_a_pretrained_text_encoder_keeps_its_weights(tmp_path, tiny_config):
 def test_fields_of_a_pretrained_text_encoder_can_be_changed(tmp_path):
     from transformers import BertModel
 
-    text = BertModel(BertConfig(**SIZES, hidden_dropout_prob=0.1))
+    text = BertModel(BertConfig(**TEXT_SIZES, hidden_dropout_prob=0.1))
     text.save_pretrained(tmp_path)
     audio = CedConfig(hidden_size=48, num_hidden_layers=1, num_attention_heads=3)
     changes = {"hidden_dropout_prob": 0.0, "num_hidden_layers": 1}

@@ -99,7 +99,7 @@ def test_multi_label_of_a_model_without_a_bias_is_refused(pipe, clips):
         pipe(clips[0], candidate_labels=LABELS, multi_label=True, **RATE)
 
 
-def test_multi_label_scores_are_the_probabilities_that_the_sigmoid_loss_was_trained_on(biased_pipe, processor, clips):
+def test_multi_label_scores_are_the_probabilities_of_the_sigmoid_loss(biased_pipe, processor, clips):
     """The loss of the model on one clip and its caption is -log p of a score, by transformers' own formula of SigLIP."""
     inputs = processor(text=[LABELS[0]], audio=clips[0], sampling_rate=16000)
     with torch.no_grad():

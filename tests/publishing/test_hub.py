@@ -20,6 +20,7 @@ from supclap.cli.main import main
 from supclap.errors import LicenseError, PushError
 from supclap.publishing import hub as supclap_hub
 from supclap.publishing.hub import push_checkpoint
+from support.builders import set_text_architecture
 from support.hub_server import Fault, Repo, running_hub
 
 
@@ -198,7 +199,7 @@ def test_a_pull_request_whose_answer_gets_lost_is_not_opened_twice(hub, checkpoi
     assert hub.repos[REPO].pull_requests == 1
 
 
-def test_a_connection_that_stays_broken_is_said_so_and_leaves_the_repository_as_it_was(hub, checkpoint):
+def test_a_connection_that_stays_broken_is_told_and_changes_no_repository(hub, checkpoint):
     push(hub, checkpoint)
     before = dict(hub.repos[REPO].files())
     (checkpoint / "tokenizer_config.json").write_text("{}")
@@ -247,7 +248,7 @@ def test_a_pull_request_that_was_turned_away_is_sent_again(hub, checkpoint, stat
     assert hub.repos[REPO].pull_requests == 1
 
 
-def test_a_pull_request_of_which_it_is_not_known_whether_it_was_read_is_not_sent_again(hub, checkpoint):
+def test_a_pull_request_that_may_have_arrived_is_not_sent_again(hub, checkpoint):
     hub.faults = [Fault("/commit/", 408, times=100)]
     with pytest.raises(huggingface_hub.errors.HfHubHTTPError):
         push(hub, checkpoint, create_pr=True)
@@ -340,14 +341,8 @@ def test_a_readme_of_someone_else_is_uploaded_as_it_is(hub, checkpoint):
     assert hub.repos[REPO].files()["README.md"].endswith(b"# Mine\n")
 
 
-def set_text_architecture(folder, model_type):
-    config = json.loads((folder / "config.json").read_text())
-    config["text_config"]["model_type"] = model_type
-    (folder / "config.json").write_text(json.dumps(config))
-
-
 @pytest.mark.parametrize("licence", ["apache-2.0", "[mit, cc-by-nc-4.0]"])
-def test_a_readme_of_someone_else_that_states_what_the_text_encoder_forbids_is_refused(hub, checkpoint, licence):
+def test_a_foreign_readme_that_states_what_the_text_encoder_forbids_is_refused(hub, checkpoint, licence):
     set_text_architecture(checkpoint, "m2m_100")  # SONAR's
     readme = f"---\nlicense: {licence}\n---\n# Mine\n"
     (checkpoint / "README.md").write_text(readme)
@@ -358,7 +353,7 @@ def test_a_readme_of_someone_else_that_states_what_the_text_encoder_forbids_is_r
 
 
 @pytest.mark.parametrize("front_matter", ["", "---\nlicense: cc-by-nc-4.0\n---\n", "---\nlicense: other\n---\n"])
-def test_a_readme_of_someone_else_that_claims_no_more_than_the_parts_allow_is_uploaded(hub, checkpoint, front_matter):
+def test_a_foreign_readme_that_claims_no_more_than_the_parts_allow_is_uploaded(hub, checkpoint, front_matter):
     set_text_architecture(checkpoint, "m2m_100")
     (checkpoint / "README.md").write_text(f"{front_matter}# Mine\n")
     hub.faults = [Fault("/api/validate-yaml", 200)]  # this server wants metadata
@@ -380,9 +375,7 @@ with torch.no_grad():
 """
 
 
-def test_what_the_command_uploads_loads_from_the_hub_in_a_process_without_the_package(
-    checkpoint, tiny_model, processor, tmp_path
-):
+def test_what_was_uploaded_loads_from_the_hub_without_the_package(checkpoint, tiny_model, processor, tmp_path):
     with running_hub() as (server, address):
         environment = {**os.environ, **ONLINE, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home")}
         environment.pop("HF_MODULES_CACHE", None)

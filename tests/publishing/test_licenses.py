@@ -45,7 +45,7 @@ def test_a_non_commercial_part_makes_the_model_non_commercial_and_refuses_apache
     assert propagate(towers, data, wanted="cc-by-nc-sa-4.0").licence == "cc-by-nc-sa-4.0"
 
 
-def test_non_commercial_parts_of_several_licences_stay_non_commercial_under_no_single_identifier():
+def test_several_non_commercial_licences_stay_non_commercial_under_no_one_identifier():
     verdict = propagate({"SONAR": "cc-by-nc-4.0"}, ["CC BY-NC-SA 3.0"])
     assert (verdict.licence, verdict.name) == ("other", "several-licences-noncommercial")
 

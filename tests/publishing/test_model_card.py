@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import soundfile
 from huggingface_hub import ModelCard
-from test_audio_encoders import ENCODERS, build
 from transformers import Wav2Vec2Model
 
 from supclap import SupClapEncoderFeatureExtractor, SupClapModel, SupClapProcessor
@@ -26,6 +25,7 @@ from supclap.publishing.model_card import MARKER, build_card, write_card
 from supclap.publishing.run_record import record_run
 from supclap.recipes.parser import DataArguments, ModelArguments
 from supclap.training.arguments import SupClapTrainingArguments
+from support.builders import ENCODERS, build_with_encoder, set_text_architecture
 
 
 ROWS = {
@@ -99,12 +99,6 @@ def end_run(folder):
     record_run(folder, manifest_of(ROWS), seconds=90, first_step=0, last_step=12, processes=1)
 
 
-def set_text_architecture(folder, model_type):
-    config = json.loads((folder / "config.json").read_text())
-    config["text_config"]["model_type"] = model_type
-    (folder / "config.json").write_text(json.dumps(config))
-
-
 def test_model_index_holds_every_figure_with_interval_number_revision_and_protocol(run_folder):
     data = ModelCard.load(write_card(run_folder)).data
     retrieval, zero_shot = data.eval_results
@@ -133,7 +127,7 @@ def test_the_text_tells_data_objective_settings_machine_and_curves(run_folder):
 
 
 def test_the_layers_of_an_htsat_are_those_of_all_its_stages(tokenizer, tmp_path):
-    for part in build("htsat", tokenizer):
+    for part in build_with_encoder("htsat", tokenizer):
         part.save_pretrained(tmp_path)
     assert "- audio encoder: `clap_audio_model`, 3 layers, 16 wide" in write_card(tmp_path).read_text()
 
@@ -364,7 +358,7 @@ def test_a_record_that_lacks_a_field_is_named_with_the_field(run_folder, file, c
 def test_the_card_tells_what_another_encoder_hears_and_its_window_of_a_second(
     name, input_features, tokenizer, tmp_path
 ):
-    for part in build(name, tokenizer):
+    for part in build_with_encoder(name, tokenizer):
         part.save_pretrained(tmp_path)
     text = write_card(tmp_path).read_text()
     assert f"(other rates and channels are converted), {input_features}\n" in text

@@ -144,7 +144,7 @@ def test_a_clip_shorter_than_a_frame_is_named_before_training(esc):
 
 
 @pytest.mark.parametrize("max_duration", [None, 0.05])
-def test_audio_that_turns_out_to_be_bad_in_training_is_named_with_how_to_find_all_of_it(tmp_path, max_duration):
+def test_bad_audio_met_in_training_is_named_with_how_to_find_all_of_it(tmp_path, max_duration):
     soundfile.write(tmp_path / "a.wav", np.full(1600, np.nan, np.float32), RATE, subtype="FLOAT")
     (tmp_path / "metadata.csv").write_text("file_name,caption\na.wav,rain")
     args = DataArguments(data_dir=str(tmp_path), train_file="metadata.csv", caption_columns=["caption"])
@@ -181,7 +181,7 @@ def test_labels_that_are_numbers_are_labels_and_minus_one_or_nothing_is_none(tmp
     assert [row["id"] for row in rows] == [str(i) for i in range(8)]
 
 
-def test_captions_by_label_are_found_by_numbers_too_and_a_clip_without_a_label_is_refused_or_left_out(tmp_path):
+def test_captions_by_label_take_numbers_and_refuse_or_leave_out_unlabelled_clips(tmp_path):
     sound(tmp_path / "a.wav")
     records = [{"id": i, "file_name": "a.wav", "label": label} for i, label in enumerate((0, 1, -1))]
     (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, records)))

@@ -139,9 +139,7 @@ def test_a_row_of_the_papers_tables_has_the_papers_hyper_parameters(name):
     assert args.output_dir == f"outputs/paper/{name}"
 
 
-def test_the_recipe_for_ones_own_folder_trains_and_laion_claps_differs_only_in_what_it_says(
-    checkpoint, corpora, tmp_path
-):
+def test_the_own_folder_recipe_trains_and_laions_differs_only_in_what_it_says(checkpoint, corpora, tmp_path):
     overrides = ["--data_dir", str(corpora / "own"), "--output_dir", str(tmp_path / "run"), "--model", str(checkpoint)]
     trainer = train_two_steps(CONFIGS / "finetune.yaml", *overrides)
     assert trainer.model.clap.logit_scale.requires_grad
@@ -195,7 +193,7 @@ def test_the_recipe_of_a_large_batch_trains_it_in_parts(checkpoint, corpora, tmp
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("accelerate/*.yaml")), ids=lambda path: path.stem)
-def test_accelerate_loads_its_configurations_and_gives_each_machine_as_many_processes(path):
+def test_accelerate_gives_each_machine_as_many_processes_as_configured(path):
     config = load_config_from_file(str(path))
     assert config.num_processes == 8 * config.num_machines
     assert config.mixed_precision == "bf16"

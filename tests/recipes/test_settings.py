@@ -128,9 +128,7 @@ def test_a_wrong_setting_found_in_training_ends_it_in_one_line(recipe):
 
 
 @pytest.mark.parametrize("words", [[], ["--dry-run"]], ids=["run", "dry run"])
-def test_a_tracker_without_its_package_is_refused_before_the_run_with_the_command_that_installs_it(
-    recipe, monkeypatch, words
-):
+def test_a_tracker_without_its_package_is_refused_with_the_command_to_install_it(recipe, monkeypatch, words):
     monkeypatch.setattr("supclap.recipes.build.get_available_reporting_integrations", lambda: ["wandb"])
     with pytest.raises(
         RecipeError, match=r"^report_to 'tensorboard': .*pip install 'supclap\[tracking\]'.*is: wandb\."

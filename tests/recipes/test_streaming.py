@@ -1,17 +1,13 @@
 """`streaming: true` in a recipe: from each kind of source, resumed, and honest about what was not looked at before."""
 
-import io
 import itertools
 import json
 import shutil
 import tarfile
 
 import datasets
-import numpy as np
 import pytest
-import soundfile
 import yaml
-from conftest import write_recipe
 from torch.utils.data import DataLoader
 
 import train_supclap
@@ -21,50 +17,7 @@ from supclap.errors import DataError, RecipeError
 from supclap.files import MANIFEST
 from supclap.recipes.parser import DataArguments
 from support import processes
-
-
-CLIPS = {"train": 12, "validation": 4}
-
-
-def sound(seed: int) -> bytes:
-    file = io.BytesIO()
-    soundfile.write(file, 0.1 * np.random.default_rng(seed).standard_normal(8000), 16000, format="WAV")
-    return file.getvalue()
-
-
-def add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
-    entry = tarfile.TarInfo(name)
-    entry.size = len(content)
-    tar.addfile(entry, io.BytesIO(content))
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory):
-    """Shards of three clips each, whose keys begin anew in each shard."""
-    folder = tmp_path_factory.mktemp("shards")
-    for split, count in CLIPS.items():
-        for first in range(0, count, 3):
-            with tarfile.open(folder / f"{split}-{first // 3}.tar", "w") as tar:
-                for number in range(first, min(first + 3, count)):
-                    # the first clip of each split is of one recording
-                    recording = f"{split}{number}" if number else "shared"
-                    row = {"captions": [f"noise number {number}"], "recording": recording}
-                    add(tar, f"{number - first}.json", json.dumps(row).encode())
-                    add(tar, f"{number - first}.wav", sound(number))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def parquet(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("parquet")
-    for split, count in CLIPS.items():
-        for part in (0, 1):
-            numbers = range(part, count, 2)
-            records = {"audio": [{"bytes": sound(i), "path": None} for i in numbers]}
-            records["caption"] = [f"noise number {i}" for i in numbers]
-            data = datasets.Dataset.from_dict(records).cast_column("audio", datasets.Audio(decode=False))
-            data.to_parquet(folder / f"{split}-0000{part}-of-00002.parquet")
-    return folder
+from support.builders import add_to_tar, noise_bytes, write_recipe
 
 
 def streamed(recipe, **data):
@@ -202,9 +155,9 @@ def test_recordings_of_leak_lists_are_not_streamed(shards, tmp_path):
 @pytest.mark.parametrize("skip_bad", [False, True])
 def test_a_clip_that_is_no_audio_is_named_or_left_out(tmp_path, skip_bad):
     with tarfile.open(tmp_path / "train-0.tar", "w") as tar:
-        for key, content in {"good": sound(0), "bad": b"no sound"}.items():
-            add(tar, f"{key}.txt", b"a noise")
-            add(tar, f"{key}.wav", content)
+        for key, content in {"good": noise_bytes(0), "bad": b"no sound"}.items():
+            add_to_tar(tar, f"{key}.txt", b"a noise")
+            add_to_tar(tar, f"{key}.wav", content)
     data = DataArguments(corpus="webdataset", data_dir=str(tmp_path), streaming=True)
     clips = StreamedClips(load_splits(data)["train"].rows, shuffle_buffer=0, skip_bad=skip_bad)
     if skip_bad:

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import write_recipe
 
 from support import processes
+from support.builders import write_recipe
 from support.paths import ROOT
 
 

@@ -6,20 +6,13 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
-from test_towers import clip_model, samples
 
-from supclap import SupClapTrainer, SupClapTrainingArguments
 from supclap.cli.main import main
 from supclap.files import DRIFT
 from supclap.losses import diagnostics as forces
 from supclap.losses import info_nce, siglip, similarity_logits
 from supclap.training.callbacks.drift import read_drift
-
-
-def unit(*shape, seed):
-    generator = torch.Generator().manual_seed(seed)
-    return F.normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1)
+from support.builders import build_clip_trainer, pair_samples, unit
 
 
 # ---- Forces ----
@@ -104,17 +97,11 @@ def test_a_pair_that_coincides_shrinks_nothing():
 # ---- The callback ----
 
 
-def trainer(folder, data=None, **options):
-    defaults = {"per_device_train_batch_size": 4, "max_steps": 4, "learning_rate": 1e-2, "logging_steps": 1}
-    defaults |= {"save_strategy": "no", "use_cpu": True, "disable_tqdm": True, "seed": 0}
-    args = SupClapTrainingArguments(str(folder), **defaults | options)
-    torch.manual_seed(0)
-    data = samples("clip") if data is None else data
-    return SupClapTrainer(clip_model(), args, data_collator=torch.utils.data.default_collate, train_dataset=data)
-
-
 def test_measurements_go_to_the_log_and_to_the_file_and_change_nothing(tmp_path):
-    plain, measured = trainer(tmp_path / "plain"), trainer(tmp_path / "run", drift=True, drift_steps=2)
+    plain, measured = (
+        build_clip_trainer(tmp_path / "plain"),
+        build_clip_trainer(tmp_path / "run", drift=True, drift_steps=2),
+    )
     plain.train()
     measured.train()
     for name, value in plain.model.state_dict().items():
@@ -139,9 +126,9 @@ def test_measurements_go_to_the_log_and_to_the_file_and_change_nothing(tmp_path)
 
 
 def test_the_push_on_the_probe_leaves_its_own_pairs_out(tmp_path):
-    data = [sample | {"clip_ids": 7 * number} for number, sample in enumerate(samples("clip", 4))]
+    data = [sample | {"clip_ids": 7 * number} for number, sample in enumerate(pair_samples("clip", 4))]
     options = {"drift": True, "drift_steps": 1, "drift_probe_size": 4, "max_steps": 1, "learning_rate": 0.0}
-    run = trainer(tmp_path, data, train_sampling_strategy="sequential", **options)
+    run = build_clip_trainer(tmp_path, data, train_sampling_strategy="sequential", **options)
     run.train()
     (entry,) = read_drift(tmp_path / DRIFT)
     batch = torch.utils.data.default_collate(data)
@@ -157,7 +144,7 @@ def test_the_push_on_the_probe_leaves_its_own_pairs_out(tmp_path):
 
 
 def test_gradient_and_step_are_those_of_training(tmp_path):
-    run = trainer(
+    run = build_clip_trainer(
         tmp_path,
         drift=True,
         drift_steps=1,
@@ -182,7 +169,7 @@ def test_gradient_and_step_are_those_of_training(tmp_path):
     assert entry["cos_gradient"] == pytest.approx(
         cosine([-g for g in gradients], (audio.detach(), text.detach())), abs=1e-5
     )
-    probe = torch.utils.data.default_collate(samples("clip"))
+    probe = torch.utils.data.default_collate(pair_samples("clip"))
     with torch.no_grad():
         start, end = before.eval().embed(probe), run.model.eval().embed(probe)
     assert entry["cos_step"] == pytest.approx(
@@ -192,17 +179,17 @@ def test_gradient_and_step_are_those_of_training(tmp_path):
 
 def test_a_run_that_goes_on_drops_what_came_after_its_checkpoint(tmp_path):
     options = {"drift": True, "drift_steps": 1, "save_strategy": "steps", "save_steps": 2}
-    trainer(tmp_path, **options).train()
+    build_clip_trainer(tmp_path, **options).train()
     with open(tmp_path / DRIFT, "a") as file:
         file.write('{"step": 5, "cos_')
-    trainer(tmp_path, **options).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    build_clip_trainer(tmp_path, **options).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert [entry["step"] for entry in read_drift(tmp_path / DRIFT)] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("options", [{"drift_steps": 0}, {"drift_probe_size": 0}])
 def test_a_bad_interval_or_size_is_refused(options, tmp_path):
     with pytest.raises(ValueError, match="must be at least 1"):
-        trainer(tmp_path, drift=True, **options)
+        build_clip_trainer(tmp_path, drift=True, **options)
 
 
 # ---- The plot ----

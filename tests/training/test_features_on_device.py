@@ -45,7 +45,7 @@ def losses(trainer: SupClapTrainer) -> list[float]:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_features_made_where_the_model_is_give_the_losses_of_features_from_the_loader(trainer, workers):
+def test_features_made_on_the_device_give_the_losses_of_the_loaders_features(trainer, workers):
     expected = losses(trainer())
     assert len(expected) == 3
     assert losses(trainer(features_on_device=True, dataloader_num_workers=workers)) == expected

@@ -3,11 +3,10 @@
 import peft
 import pytest
 import torch
-from test_kernels_and_packing import small_model
-from test_model import spectrograms, texts
 
 from supclap import SupClapModel
 from supclap.training.layer_rates import apply_layer_decay
+from support.builders import small_model, spectrograms, texts
 
 
 def rates(optimizer, model) -> dict[str, float]:

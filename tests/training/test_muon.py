@@ -4,10 +4,10 @@ import copy
 
 import pytest
 import torch
-from test_kernels_and_packing import small_model
 
 from supclap import SupClapTrainer, SupClapTrainingArguments
 from supclap.training.muon import MuonAdamW, orthogonalize, use_muon
+from support.builders import small_model
 
 
 SHAPES = [(24, 8), (8, 24), (16, 16), (24, 8)]

@@ -8,6 +8,7 @@ from supclap.data.collator import ContrastiveCollator
 from supclap.errors import SettingsError
 from supclap.training.callbacks.progress import WeightWarmupCallback
 from supclap.training.trainer import build_criterion
+from support.builders import build_clip_trainer
 
 
 def arguments(tmp_path, **options):
@@ -29,9 +30,7 @@ def test_weights_rise_linearly_in_their_share_of_the_steps_and_stay(tmp_path):
 
 
 def test_the_trainer_applies_the_schedule(tmp_path):
-    from test_drift import trainer
-
-    run = trainer(tmp_path, svr_warmup=1.0, max_steps=4, svr="static")
+    run = build_clip_trainer(tmp_path, svr_warmup=1.0, max_steps=4, svr="static")
     run.train()
     assert run.model.criterion.alpha == 1.0  # the last of 4 steps
     losses = [entry for entry in run.state.log_history if "loss_svr" in entry]
@@ -84,14 +83,12 @@ def test_the_readings_that_the_paper_leaves_open_reach_the_criterion(tmp_path):
     ],
 )
 def test_a_last_batch_that_the_predictor_cannot_read_is_refused_before_training(tmp_path, options, refused):
-    from test_drift import trainer
-
     options = {"dataloader_drop_last": False, "per_device_train_batch_size": 3} | options  # of 8 pairs
     if refused:
         with pytest.raises(SettingsError, match="leaves a last batch of 2 of 3 pairs"):
-            trainer(tmp_path, **options)
+            build_clip_trainer(tmp_path, **options)
     else:
-        trainer(tmp_path, **options)
+        build_clip_trainer(tmp_path, **options)
 
 
 def test_detached_direction_and_radius_range_reach_the_criterion(tmp_path):

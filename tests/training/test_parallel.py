@@ -80,7 +80,7 @@ def test_two_processes_clip_by_the_gradient_norm_of_the_whole_batch(runs, mode):
 
 
 @pytest.mark.parametrize("mode", ["ddp", "fsdp2"])
-def test_sharded_evaluation_of_an_uneven_number_of_clips_gives_the_metrics_of_one_process(runs, mode):
+def test_sharded_evaluation_of_uneven_clips_gives_the_metrics_of_one_process(runs, mode):
     names = {name for entry in runs["single"][1]["history"] for name in entry if "recall" in name or "mAP" in name}
     assert "eval_text_to_audio/recall@1" in names
     for name in names:

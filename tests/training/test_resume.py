@@ -15,7 +15,6 @@ from unittest import mock
 
 import pytest
 import torch
-from conftest import write_recipe
 from safetensors.torch import load_file
 
 from supclap import SupClapTrainingArguments
@@ -24,6 +23,7 @@ from supclap.recipes.parser import DataArguments, ModelArguments
 from supclap.training.checkpoints import check_whole
 from supclap.training.resume import check_recipe
 from support import processes
+from support.builders import write_recipe
 from support.paths import ROOT
 
 
@@ -138,7 +138,7 @@ def ask_to_end(recipe: Path, folder: Path, step: int) -> int:
     return max(int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*"))
 
 
-def test_sigterm_leaves_a_checkpoint_a_marker_and_status_75_and_the_run_goes_on_unchanged(long_recipe, tmp_path):
+def test_after_sigterm_with_a_checkpoint_and_status_75_a_run_goes_on_unchanged(long_recipe, tmp_path):
     assert ask_to_end(long_recipe, tmp_path / "asked", step=7) >= 7
     processes.finish(long_recipe, "--output_dir", str(tmp_path / "asked"))
     assert not (tmp_path / "asked" / "preempted").exists()
@@ -176,7 +176,7 @@ def train_and_ask_to_end_in(function: str, argv: list[str]) -> None:
         "supclap.training.report.evaluate_and_report",
     ],
 )
-def test_sigterm_when_there_is_nothing_to_save_leaves_the_marker_and_status_75_at_once(recipe, tmp_path, function):
+def test_sigterm_with_nothing_to_save_leaves_marker_and_status_75_at_once(recipe, tmp_path, function):
     argv = [str(recipe), "--max_steps", "1", "--freeze_text", "true", "--cache_frozen_text", "true"]
     log = tmp_path / "log"
     run = processes.Run(processes.call(train_and_ask_to_end_in, (function, argv), log), log)
@@ -197,7 +197,7 @@ def test_sigterm_within_an_epoch_skips_what_is_due_at_its_end(tmp_path, tones, t
 
 
 @pytest.mark.record
-def test_torchrun_passes_sigterm_on_and_both_processes_stop_at_one_step_to_go_on_from(long_recipe, tmp_path):
+def test_torchrun_passes_sigterm_on_and_both_processes_stop_at_one_step(long_recipe, tmp_path):
     def launch(folder: Path) -> subprocess.Popen:
         options = ["--output_dir", str(folder), "--per_device_train_batch_size", "4"]
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -239,9 +239,7 @@ def test_a_full_disk_is_named_and_leaves_the_last_checkpoint_to_go_on_from(long_
     assert_same_run(folder, long_recipe.parent / "run", step=STEPS)
 
 
-def test_a_full_disk_when_the_model_is_saved_names_the_whole_checkpoint_and_leaves_no_half_model(
-    make_trainer, tmp_path
-):
+def test_a_full_disk_names_the_whole_checkpoint_and_leaves_no_half_model(make_trainer, tmp_path):
     trainer = make_trainer(max_steps=1, save_strategy="steps", save_steps=1)
     trainer.train()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -257,9 +255,7 @@ def test_a_full_disk_when_the_model_is_saved_names_the_whole_checkpoint_and_leav
     assert not (tmp_path / "_incomplete").exists()
 
 
-def test_every_file_of_a_checkpoint_and_of_the_model_is_on_the_disk_before_it_gets_its_name(
-    make_trainer, tmp_path, monkeypatch
-):
+def test_every_saved_file_is_on_the_disk_before_it_gets_its_name(make_trainer, tmp_path, monkeypatch):
     on_disk, fsync, replace = set(), os.fsync, Path.replace
     monkeypatch.setattr(os, "fsync", lambda file: (on_disk.add(os.fstat(file).st_ino), fsync(file)))
     moved = []
@@ -291,7 +287,7 @@ def test_a_damaged_checkpoint_is_named_to_be_deleted(make_trainer, tmp_path, fil
             check_whole(path.parent)
 
 
-def test_a_run_whose_last_checkpoint_or_recipe_is_empty_says_in_one_line_what_to_delete(recipe, tmp_path):
+def test_an_empty_last_checkpoint_or_recipe_is_told_with_what_to_delete(recipe, tmp_path):
     (tmp_path / "run" / "checkpoint-4").mkdir(parents=True)
     run = processes.start(recipe)
     assert run.wait() == 1
@@ -302,9 +298,7 @@ def test_a_run_whose_last_checkpoint_or_recipe_is_empty_says_in_one_line_what_to
     assert re.match("error: .*recipe.json is damaged .*Delete it", run.text.splitlines()[-1])
 
 
-def test_a_resumed_optimizer_has_the_rate_decay_and_precision_asked_for_at_its_place_in_the_schedule(
-    make_trainer, tmp_path
-):
+def test_a_resumed_optimizer_takes_the_rate_decay_and_precision_asked_for(make_trainer, tmp_path):
     options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
     make_trainer(learning_rate=1e-3, weight_decay=0.1, **options).train()
     checkpoint = tmp_path / "checkpoint-2"
@@ -320,7 +314,7 @@ def test_a_resumed_optimizer_has_the_rate_decay_and_precision_asked_for_at_its_p
     assert {decay for groups in seen for _, decay in groups} == {0.01, 0.0}
 
 
-def test_the_recorded_time_of_a_resumed_run_is_that_of_all_parts_and_stays_when_nothing_is_trained(recipe, tmp_path):
+def test_the_recorded_time_of_a_resumed_run_is_that_of_all_its_parts(recipe, tmp_path):
     processes.finish(recipe, "--max_steps", "8")
     folder = tmp_path / "run"
     state = json.loads((folder / "checkpoint-4" / "trainer_state.json").read_text())

@@ -9,10 +9,8 @@ import transformers
 
 from supclap import SupClapForContrastiveTraining, SupClapLoss, SupClapTrainer, SupClapTrainingArguments
 from supclap.training.towers import check_dual_encoder, embed_other, embed_text, limit_logit_scale, logit_scale
+from support.builders import build_clip, pair_samples
 from support.paths import ROOT
-
-
-TEXT = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 
 
 def clap_model():
@@ -30,32 +28,12 @@ def clap_model():
         "enable_fusion": False,
         "projection_dim": 12,
     }
-    text = {**TEXT, "max_position_embeddings": 20, "projection_dim": 12}
+    text = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text |= {"intermediate_size": 16, "max_position_embeddings": 20, "projection_dim": 12}
     return transformers.ClapModel(transformers.ClapConfig(text_config=text, audio_config=audio, projection_dim=12))
 
 
-def clip_model():
-    torch.manual_seed(0)
-    vision = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    vision |= {"image_size": 16, "patch_size": 8}
-    text = {**TEXT, "max_position_embeddings": 20, "eos_token_id": 3}
-    return transformers.CLIPModel(transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=12))
-
-
-def samples(kind, count=8):
-    """Random inputs of pairs, one dictionary a pair."""
-    generator = torch.Generator().manual_seed(1)
-    if kind == "clap":
-        other = {"input_features": torch.randn(count, 1, 16, 8, generator=generator)}
-    else:
-        other = {"pixel_values": torch.randn(count, 3, 16, 16, generator=generator)}
-    tokens = torch.randint(5, 40, (count, 6), generator=generator)
-    tokens[:, -1] = 3
-    batch = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), **other}
-    return [{name: value[i] for name, value in batch.items()} for i in range(count)]
-
-
-MODELS = {"clap": clap_model, "clip": clip_model}
+MODELS = {"clap": clap_model, "clip": build_clip}
 
 
 @pytest.mark.parametrize("objective", ["infonce", "siglip"])
@@ -76,7 +54,9 @@ def test_the_trainer_lowers_the_loss_of_models_of_transformers(kind, objective, 
         use_cpu=True,
         disable_tqdm=True,
     )
-    trainer = SupClapTrainer(model, args, data_collator=torch.utils.data.default_collate, train_dataset=samples(kind))
+    trainer = SupClapTrainer(
+        model, args, data_collator=torch.utils.data.default_collate, train_dataset=pair_samples(kind)
+    )
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert losses[-1] < losses[0]
@@ -87,8 +67,8 @@ def test_the_trainer_lowers_the_loss_of_models_of_transformers(kind, objective, 
 
 
 def test_our_plain_loss_of_clip_is_twice_its_own(tmp_path):
-    model = clip_model().eval()
-    batch = torch.utils.data.default_collate(samples("clip"))
+    model = build_clip().eval()
+    batch = torch.utils.data.default_collate(pair_samples("clip"))
     own = model(**batch, return_loss=True).loss
     wrapped = SupClapForContrastiveTraining(model, SupClapLoss(svr=None)).eval()
     torch.testing.assert_close(wrapped(**batch)["loss"], 2 * own)  # theirs is the mean of both directions
@@ -96,7 +76,7 @@ def test_our_plain_loss_of_clip_is_twice_its_own(tmp_path):
 
 def test_transformers_clap_loss_is_text_to_audio_twice_and_ours_is_symmetric():
     model = clap_model().eval()
-    batch = torch.utils.data.default_collate(samples("clap"))
+    batch = torch.utils.data.default_collate(pair_samples("clap"))
     outputs = model(**batch, return_loss=True)
     labels = torch.arange(8)
     text_to_audio = F.cross_entropy(outputs.logits_per_text, labels)
@@ -121,7 +101,7 @@ def test_two_temperatures_of_clap_get_the_same_gradient_and_stay_equal():
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_embeddings_have_unit_length(kind):
-    batch = torch.utils.data.default_collate(samples(kind))
+    batch = torch.utils.data.default_collate(pair_samples(kind))
     model = MODELS[kind]().eval()
     text = {name: batch.pop(name) for name in ("input_ids", "attention_mask")}
     for embeds in (embed_text(model, **text), embed_other(model, **batch)):
@@ -138,10 +118,10 @@ def test_a_model_that_is_no_dual_encoder_is_refused_with_what_it_lacks():
 def test_the_loop_in_the_docs_lowers_the_loss():
     page = (ROOT / "docs" / "objective.md").read_text(encoding="utf-8")
     code = page.partition("```python\n")[2].partition("```")[0]
-    names = {"torch": torch, "model": clip_model()}
+    names = {"torch": torch, "model": build_clip()}
     losses = []
     for _ in range(4):
-        names["loader"] = torch.utils.data.DataLoader(samples("clip"), batch_size=4)
+        names["loader"] = torch.utils.data.DataLoader(pair_samples("clip"), batch_size=4)
         exec(code, names)
         losses.append(names["output"].loss.item())
     assert losses[-1] < losses[0]

@@ -135,9 +135,7 @@ def test_evaluation_takes_one_clip_with_a_label_and_gives_numbers(tiny_model, pr
     assert with_intervals["text_to_audio/recall@1"] == {"value": 1.0, "low": None, "high": None, "n": 1}
 
 
-def test_captions_in_several_languages_are_scored_each_language_on_its_own_and_averaged(
-    tiny_model, processor, tmp_path, capsys
-):
+def test_captions_of_each_language_are_scored_on_their_own_and_averaged(tiny_model, processor, tmp_path, capsys):
     from supclap import SupClapTrainer, SupClapTrainingArguments
     from supclap.training.report import evaluate_and_report
 
