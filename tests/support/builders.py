@@ -168,7 +168,9 @@ TEXT_CONFIGS = {
         vocab_size=100, dim=32, n_layers=2, n_heads=2, hidden_dim=64, max_position_embeddings=40
     ),
     "deberta-v2": DebertaV2Config(**TEXT_SIZES, relative_attention=True, pos_att_type=["p2c", "c2p"]),
-    "modernbert": ModernBertConfig(**TEXT_SIZES, pad_token_id=1),
+    "modernbert": ModernBertConfig(
+        **TEXT_SIZES, pad_token_id=1, bos_token_id=0, cls_token_id=0, eos_token_id=2, sep_token_id=2
+    ),
     "t5": T5Config(vocab_size=100, d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2),
 }
 
