@@ -37,6 +37,8 @@ def test_licenses_are_read_as_corpora_write_them(written, identifier):
         ("cc-by-nc-nd-4.0", True),
         ("Attribution NonCommercial", True),
         ("for non commercial use", True),
+        ("not for commercial use", True),
+        ("free for commercial use", False),
         ("fair-noncommercial-research-license", True),
         ("research use only", True),
         ("Research only", True),
@@ -132,3 +134,8 @@ def test_a_card_of_ours_that_refuses_apache_makes_the_next_model_refuse_it(tmp_p
 def test_an_audio_encoder_of_random_weights_has_no_license(audio_model):
     recipe = {"text_model": "some/encoder", "audio_model": audio_model}
     assert part_licenses(recipe, {"text_config": {}}).keys() == {"text_encoder"}
+
+
+def test_the_source_license_in_the_config_of_a_model_converted_before_is_read():
+    config = {"source_licence": "cc-by-nc-4.0", "text_config": {}, "audio_config": {}}
+    assert part_licenses({}, config) == {"model": "cc-by-nc-4.0"}

@@ -32,7 +32,8 @@ _CREATIVE_COMMONS = re.compile(
 )
 # The last three are identifiers of the Hub whose texts, though not their names, allow research alone.
 _NONCOMMERCIAL = re.compile(
-    r"(?<![a-z])(?:nc|non?-?commercial|(?:academic|research)(?:-[a-z]+){0,2}-only|apple-amlr|intel-research|deepfloyd)(?![a-z])"
+    r"(?<![a-z])(?:nc|non?-?commercial|not-for-commercial|(?:academic|research)(?:-[a-z]+){0,2}-only|"
+    r"apple-amlr|intel-research|deepfloyd)(?![a-z])"
 )
 # The identifiers that are written as they are. The Hub knows more, but any other stands well as the name of an "other".
 _HUB_IDENTIFIER = re.compile(
@@ -99,8 +100,12 @@ def named_license(license: str, reasons: Iterable[str] = ()) -> LicenseVerdict:
 
 
 def normalize_license(text: str | None) -> str:
-    """One spelling for how corpora and cards write a license: `"cc-by-nc-3.0"` for `"CC BY-NC 3.0"` or the address of its
-    deed, other words in lower case and joined by hyphens, and `"unknown"` where nothing is stated."""
+    """One spelling for the many in which corpora and cards write a license.
+
+    Returns:
+        `"cc-by-nc-3.0"` for `"CC BY-NC 3.0"` or the address of its deed, other words in lower case and joined by
+        hyphens, and `"unknown"` where nothing is stated.
+    """
     words = re.sub(r"[^a-z0-9.+]+", "-", str(text or "").lower()).strip("-.")
     if words in _UNSTATED:
         return UNKNOWN
