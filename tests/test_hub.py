@@ -14,7 +14,6 @@ import pytest
 import torch
 import transformers
 from hub_server import Fault, Repo, running_hub
-from huggingface_hub import HfApi
 from safetensors.torch import save_file
 
 import modeling_supclap
@@ -32,20 +31,20 @@ ONLINE = {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELE
 
 @pytest.fixture
 def hub(monkeypatch):
-    """The server, with `hub.api` to talk to it; the client repeats what breaks without waiting."""
+    """The server, at the other end of the client, which repeats what breaks without waiting."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(huggingface_hub.utils._http, "time", SimpleNamespace(sleep=lambda seconds: None))
     huggingface_hub.close_session()
     with running_hub() as (server, address):
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
         server.address = address
-        server.api = HfApi(endpoint=address, token="hf_test")
         yield server
     huggingface_hub.close_session()
 
 
-def push(hub, folder, **options):
-    return push_checkpoint(folder, REPO, api=hub.api, **options)
+def push(folder, **options):
+    return push_checkpoint(folder, REPO, token="hf_test", **options)
 
 
 def test_a_push_is_one_commit_of_model_processor_code_and_card(hub, checkpoint):
@@ -53,7 +52,7 @@ def test_a_push_is_one_commit_of_model_processor_code_and_card(hub, checkpoint):
     (checkpoint / "_svr_criterion.safetensors").write_bytes(b"the radius")
     (checkpoint / "checkpoint-4").mkdir()
     (checkpoint / "checkpoint-4" / "model.safetensors").write_bytes(b"another model")
-    info = push(hub, checkpoint, message="First")
+    info = push(checkpoint, message="First")
     repo = hub.repos[REPO]
     assert len(repo.branches["main"]) == 2
     assert repo.messages == ["First"]
@@ -72,7 +71,7 @@ def test_the_folder_of_an_encoder_stays_here_but_for_its_name(hub, checkpoint, t
     config["audio_config"]["_name_or_path"] = "someone/ced"
     saved = json.dumps(config)
     (checkpoint / "config.json").write_text(saved)
-    push(hub, checkpoint)
+    push(checkpoint)
     config["text_config"]["_name_or_path"] = "encoder"
     assert json.loads(hub.repos[REPO].files()["config.json"]) == config
     assert (checkpoint / "config.json").read_text() == saved
@@ -80,13 +79,13 @@ def test_the_folder_of_an_encoder_stays_here_but_for_its_name(hub, checkpoint, t
 
 @pytest.mark.parametrize("private", [True, False])
 def test_a_new_repository_is_private_if_asked_for(hub, checkpoint, private):
-    push(hub, checkpoint, private=private)
+    push(checkpoint, private=private)
     assert hub.repos[REPO].private is private
 
 
 def test_a_second_push_of_the_same_makes_no_commit(hub, checkpoint):
-    push(hub, checkpoint)
-    push(hub, checkpoint)
+    push(checkpoint)
+    push(checkpoint)
     assert len(hub.repos[REPO].branches["main"]) == 2
 
 
@@ -94,7 +93,7 @@ def test_strangers_in_the_folder_stay_here_and_are_named(hub, checkpoint, capsys
     strangers = ["credentials.json", "token.txt", "secrets.py", "screenshot.png", "other.safetensors", ".env"]
     for name in strangers:
         (checkpoint / name).write_text("{}")
-    push(hub, checkpoint)
+    push(checkpoint)
     assert not set(strangers) & hub.repos[REPO].files().keys()
     assert f"no part of a checkpoint: {'; '.join(sorted(strangers))}" in capsys.readouterr().err
 
@@ -103,7 +102,7 @@ def test_files_of_an_older_version_go_with_the_same_commit_and_those_of_others_s
     ours = {"model-00001-of-00002.safetensors", "model.safetensors.index.json", "results.json", "old_supclap.py"}
     others = {"handler.py", "app.py", "notes.md", "requirements.txt", "onnx/model.safetensors"}
     hub.repos[REPO] = Repo(private=False, branches={"main": [dict.fromkeys(ours | others, b"old")]})
-    push(hub, checkpoint)
+    push(checkpoint)
     assert len(hub.repos[REPO].branches["main"]) == 2
     assert (ours | others) & hub.repos[REPO].files().keys() == others
 
@@ -115,14 +114,14 @@ def test_all_code_that_travels_is_known_by_its_name_in_a_repository(package):
 
 
 def test_a_revision_is_a_branch_that_is_made(hub, checkpoint):
-    push(hub, checkpoint, revision="v1.0")
-    push(hub, checkpoint, revision="v1.0")
+    push(checkpoint, revision="v1.0")
+    push(checkpoint, revision="v1.0")
     assert "config.json" in hub.repos[REPO].files("v1.0")
     assert hub.repos[REPO].files("main") == {}
 
 
 def test_a_pull_request_leaves_main_as_it_is(hub, checkpoint):
-    info = push(hub, checkpoint, create_pr=True)
+    info = push(checkpoint, create_pr=True)
     assert info.pr_url.endswith("/discussions/1")
     assert hub.repos[REPO].files("main") == {}
     assert "config.json" in hub.repos[REPO].files("refs/pr/1")
@@ -135,27 +134,27 @@ def test_a_pull_request_leaves_main_as_it_is(hub, checkpoint):
 @pytest.mark.parametrize("where", ["/tree/", "/preupload/", "/info/lfs/objects/batch", "PUT /lfs/"])
 def test_what_breaks_while_files_are_sent_is_sent_again(hub, checkpoint, where, what):
     hub.faults = [Fault(where, what, times=2)]
-    push(hub, checkpoint)
+    push(checkpoint)
     assert hub.repos[REPO].files()["model.safetensors"] == (checkpoint / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("what", ["cut", 503])
 @pytest.mark.parametrize("where", ["/repos/create", "/tree/", "/validate-yaml", "PUT /lfs/", "/commit/"])
 def test_what_stays_broken_ends_in_one_line_and_leaves_the_repository_as_it_was(hub, checkpoint, where, what):
-    push(hub, checkpoint)
+    push(checkpoint)
     before = dict(hub.repos[REPO].files())
     save_file({"other": torch.zeros(1)}, checkpoint / "model.safetensors")
     hub.faults = [Fault(where, what, times=100)]
     with pytest.raises(PushError, match=rf"^{REPO}: the upload failed \(.+\)\. .*Push again.*$"):
-        push(hub, checkpoint)
+        push(checkpoint)
     assert hub.repos[REPO].files() == before
 
 
 def test_a_push_after_a_broken_one_sends_no_weights_again(hub, checkpoint):
     hub.faults = [Fault("/commit/", "cut")]
     with pytest.raises(PushError):
-        push(hub, checkpoint)
-    push(hub, checkpoint)
+        push(checkpoint)
+    push(checkpoint)
     assert hub.asked("PUT /lfs/") == 1
     assert hub.repos[REPO].files()["model.safetensors"] == (checkpoint / "model.safetensors").read_bytes()
 
@@ -163,15 +162,15 @@ def test_a_push_after_a_broken_one_sends_no_weights_again(hub, checkpoint):
 def test_a_commit_whose_answer_gets_lost_is_not_made_twice_by_the_next_push(hub, checkpoint):
     hub.faults = [Fault("/commit/", "cut answer")]
     with pytest.raises(PushError):
-        push(hub, checkpoint)
-    push(hub, checkpoint)
+        push(checkpoint)
+    push(checkpoint)
     assert len(hub.repos[REPO].branches["main"]) == 2
 
 
 def test_a_pull_request_whose_answer_gets_lost_is_opened_once_and_the_error_says_to_look(hub, checkpoint):
     hub.faults = [Fault("/commit/", "cut answer")]
     with pytest.raises(PushError, match="Whether the pull request was opened is not known: look"):
-        push(hub, checkpoint, create_pr=True)
+        push(checkpoint, create_pr=True)
     assert hub.repos[REPO].pull_requests == 1
 
 
@@ -189,13 +188,12 @@ def test_a_refusal_says_what_to_do(hub, checkpoint, status, advice):
     hub.repos[REPO] = Repo(private=False)
     hub.faults = [Fault("/commit/", status)]
     with pytest.raises(PushError, match=f"the upload failed .*{advice}"):
-        push(hub, checkpoint)
+        push(checkpoint)
     assert len(hub.repos[REPO].branches["main"]) == 1
 
 
 @pytest.mark.parametrize("what", ["cut", 403])
 def test_the_command_ends_with_one_line_when_weights_do_not_arrive(hub, checkpoint, monkeypatch, capsys, what):
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.address)
     monkeypatch.setenv("HF_TOKEN", "hf_test")
     hub.faults = [Fault("PUT /lfs/", what, times=100)]
     assert main(["push", str(checkpoint), REPO]) == 1
@@ -219,7 +217,7 @@ def test_the_command_ends_with_one_line_when_weights_do_not_arrive(hub, checkpoi
 def test_a_folder_that_a_stranger_could_not_load_is_refused_before_anything_is_sent(hub, checkpoint, missing, message):
     (checkpoint / missing).unlink()
     with pytest.raises(FileNotFoundError, match=message):
-        push(hub, checkpoint)
+        push(checkpoint)
     assert not hub.requests
 
 
@@ -227,7 +225,7 @@ def test_a_missing_shard_is_named(hub, checkpoint):
     weights = {"weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}
     (checkpoint / "model.safetensors.index.json").write_text(json.dumps(weights))
     with pytest.raises(FileNotFoundError, match=r"lacks model-00002-of-00002\.safetensors"):
-        push(hub, checkpoint)
+        push(checkpoint)
 
 
 def test_a_shard_outside_the_folder_is_refused(hub, checkpoint):
@@ -235,7 +233,7 @@ def test_a_shard_outside_the_folder_is_refused(hub, checkpoint):
     (checkpoint / "model.safetensors.index.json").write_text(json.dumps(weights))
     (checkpoint.parent / "secret.safetensors").write_bytes(b"secret")
     with pytest.raises(FileNotFoundError, match=r"lacks \.\./secret\.safetensors"):
-        push(hub, checkpoint)
+        push(checkpoint)
     assert not hub.requests
 
 
@@ -243,37 +241,8 @@ def test_a_link_out_of_the_folder_is_refused(hub, checkpoint):
     (checkpoint.parent / "secret.json").write_text("{}")
     (checkpoint / "results.json").symlink_to(checkpoint.parent / "secret.json")
     with pytest.raises(PushError, match="outside the checkpoint"):
-        push(hub, checkpoint)
+        push(checkpoint)
     assert not hub.requests
-
-
-def test_a_license_that_the_text_encoder_forbids_is_refused_before_anything_is_sent(hub, checkpoint, tmp_path):
-    encoder = tmp_path / "encoder"
-    encoder.mkdir()
-    (encoder / "README.md").write_text("---\nlicense: cc-by-nc-4.0\n---\n")
-    (checkpoint / "recipe.json").write_text(
-        json.dumps({"text_model": str(encoder), "audio_model": "ced-tiny", "objective": "infonce", "svr": None})
-    )
-    with pytest.raises(LicenseError, match="no commercial use"):
-        push(hub, checkpoint, license="apache-2.0")
-    assert not hub.requests
-    push(hub, checkpoint)
-    assert "license: cc-by-nc-4.0" in hub.repos[REPO].files()["README.md"].decode()
-
-
-@pytest.mark.parametrize(
-    ("license", "stated"), [("mit", "license: mit"), ("My terms", "license: other\nlicense_name: my-terms")]
-)
-def test_the_license_of_the_card_that_is_there_is_kept(hub, checkpoint, license, stated):
-    push(hub, checkpoint, license=license)
-    push(hub, checkpoint)
-    assert stated in hub.repos[REPO].files()["README.md"].decode()
-
-
-def test_a_readme_of_someone_else_is_uploaded_as_it_is(hub, checkpoint):
-    (checkpoint / "README.md").write_text("---\nlicense: mit\n---\n# Mine\n")
-    push(hub, checkpoint)
-    assert hub.repos[REPO].files()["README.md"].endswith(b"# Mine\n")
 
 
 def set_text_architecture(folder, model_type):
@@ -282,10 +251,34 @@ def set_text_architecture(folder, model_type):
     (folder / "config.json").write_text(json.dumps(config))
 
 
+def test_a_license_that_the_text_encoder_forbids_is_refused_before_anything_is_sent(hub, checkpoint):
+    set_text_architecture(checkpoint, "m2m_100")  # SONAR's
+    with pytest.raises(LicenseError, match="no commercial use"):
+        push(checkpoint, license="apache-2.0")
+    assert not hub.requests
+    push(checkpoint)
+    assert "license: cc-by-nc-4.0" in hub.repos[REPO].files()["README.md"].decode()
+
+
+@pytest.mark.parametrize(
+    ("license", "stated"), [("mit", "license: mit"), ("My terms", "license: other\nlicense_name: my-terms")]
+)
+def test_the_license_of_the_card_that_is_there_is_kept(hub, checkpoint, license, stated):
+    push(checkpoint, license=license)
+    push(checkpoint)
+    assert stated in hub.repos[REPO].files()["README.md"].decode()
+
+
+def test_a_readme_of_someone_else_is_uploaded_as_it_is(hub, checkpoint):
+    (checkpoint / "README.md").write_text("---\nlicense: mit\n---\n# Mine\n")
+    push(checkpoint)
+    assert hub.repos[REPO].files()["README.md"].endswith(b"# Mine\n")
+
+
 def test_a_license_asked_for_beside_a_readme_of_someone_else_is_refused(hub, checkpoint):
     (checkpoint / "README.md").write_text("# Mine\n")
     with pytest.raises(PushError, match="State the license 'mit' in it yourself"):
-        push(hub, checkpoint, license="mit")
+        push(checkpoint, license="mit")
     assert not hub.requests
 
 
@@ -295,7 +288,7 @@ def test_a_readme_of_someone_else_that_states_what_the_text_encoder_forbids_is_r
     readme = f"---\nlicense: {license}\n---\n# Mine\n"
     (checkpoint / "README.md").write_text(readme)
     with pytest.raises(LicenseError, match="README.md: The license .* is refused: .*no commercial use"):
-        push(hub, checkpoint)
+        push(checkpoint)
     assert not hub.requests
     assert (checkpoint / "README.md").read_text() == readme
 
@@ -304,7 +297,7 @@ def test_a_readme_of_someone_else_that_states_what_the_text_encoder_forbids_is_r
 def test_a_readme_of_someone_else_that_claims_no_more_than_the_parts_allow_is_uploaded(hub, checkpoint, front_matter):
     set_text_architecture(checkpoint, "m2m_100")
     (checkpoint / "README.md").write_text(f"{front_matter}# Mine\n")
-    push(hub, checkpoint)
+    push(checkpoint)
     assert hub.repos[REPO].files()["README.md"].endswith(b"# Mine\n")
 
 
@@ -354,7 +347,6 @@ def test_what_the_command_uploads_loads_from_the_hub_in_a_process_without_the_pa
 
 
 def point_transformers_at(hub, monkeypatch):
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.address)
     resolve = f"{hub.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", resolve)
     monkeypatch.setattr(transformers.utils.hub, "_hf_api", None)  # the client that transformers shares

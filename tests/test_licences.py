@@ -130,10 +130,17 @@ def test_a_card_of_ours_that_refuses_apache_makes_the_next_model_refuse_it(tmp_p
         decide_license({"base": license_of_model(str(tmp_path))}, [], "apache-2.0")
 
 
-@pytest.mark.parametrize("audio_model", ["ced-base", "random:ced-base"])
-def test_an_audio_encoder_of_random_weights_has_no_license(audio_model):
-    recipe = {"text_model": "some/encoder", "audio_model": audio_model}
-    assert part_licenses(recipe, {"text_config": {}}).keys() == {"text_encoder"}
+def test_an_audio_encoder_of_random_weights_has_no_license(tmp_path):
+    config = {"text_config": {"_name_or_path": str(tmp_path)}, "audio_config": {"_name_or_path": ""}}
+    assert part_licenses({"text_model": str(tmp_path), "audio_model": "ced-tiny"}, config) == {
+        "text_encoder": "unknown"
+    }
+
+
+@pytest.mark.parametrize("key", ["model", "checkpoint"])
+def test_a_model_that_training_went_on_from_passes_its_license_on(tmp_path, key):
+    (tmp_path / "README.md").write_text("---\nlicense: cc-by-nc-sa-4.0\n---\n")
+    assert part_licenses({key: str(tmp_path)}, {"text_config": {}}) == {"model": "cc-by-nc-sa-4.0"}
 
 
 def test_the_source_license_in_the_config_of_a_model_converted_before_is_read():

@@ -80,6 +80,7 @@ def run_folder(checkpoint, tmp_path):
     (checkpoint / "recipe.json").write_text(json.dumps(recipe))
     (checkpoint / "results.json").write_text(json.dumps(RESULTS))
     (checkpoint / "training_curves.png").write_bytes(b"\x89PNG")
+    set_text_config(checkpoint, _name_or_path=str(encoder))
     end_run(checkpoint)
     return checkpoint
 
@@ -99,9 +100,9 @@ def end_run(folder):
     record_run(folder, manifest_of(ROWS), seconds=90, first_step=0, last_step=12, processes=1)
 
 
-def set_text_architecture(folder, model_type):
+def set_text_config(folder, **changes):
     config = json.loads((folder / "config.json").read_text())
-    config["text_config"]["model_type"] = model_type
+    config["text_config"].update(changes)
     (folder / "config.json").write_text(json.dumps(config))
 
 
@@ -233,9 +234,10 @@ def test_the_card_names_no_folder_of_the_machine(run_folder, tmp_path):
     assert "Started from `text-encoder`" in text
 
 
-def test_a_text_encoder_of_a_package_that_is_not_here_has_unknown_terms(run_folder):
-    set_recipe(run_folder, text_model="package:no_such_package/model")
-    assert ModelCard.load(write_card(run_folder)).data.license == "other"
+def test_a_text_encoder_that_is_not_there_states_no_license(run_folder):
+    set_text_config(run_folder, _name_or_path="/elsewhere/encoder")
+    end_run(run_folder)
+    assert "The text encoder (text-encoder) states no license." in write_card(run_folder).read_text()
 
 
 def test_a_resumed_run_says_that_its_first_part_is_not_in_the_time(run_folder):
@@ -294,7 +296,7 @@ def test_a_model_trained_on_from_one_with_sonars_encoder_stays_non_commercial(ru
     base.mkdir()
     if card:
         (base / "README.md").write_text(card)
-    set_text_architecture(run_folder, "m2m_100")
+    set_text_config(run_folder, model_type="m2m_100")
     set_recipe(run_folder, model=str(base), text_model=None)
     assert ModelCard.load(write_card(run_folder)).data.license == "cc-by-nc-4.0"
     with pytest.raises(LicenseError, match="allows no commercial use"):
@@ -304,7 +306,8 @@ def test_a_model_trained_on_from_one_with_sonars_encoder_stays_non_commercial(ru
 def test_a_card_written_in_another_folder_keeps_the_licences_of_the_run(run_folder, tmp_path, monkeypatch):
     (tmp_path / "text-encoder" / "README.md").write_text("---\nlicense: cc-by-nc-4.0\n---\n")
     monkeypatch.chdir(tmp_path)
-    set_recipe(run_folder, text_model="text-encoder")
+    set_text_config(run_folder, _name_or_path="text-encoder")
+    end_run(run_folder)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     with pytest.raises(LicenseError, match="allows no commercial use"):

@@ -14,7 +14,7 @@ from supclap.publishing.model_card import MARKER, tower_licenses, training_licen
 
 
 if TYPE_CHECKING:
-    from huggingface_hub import CommitInfo, HfApi
+    from huggingface_hub import CommitInfo
 
 # Everything that `save_pretrained` of a model and a processor and a training run write for others to read, beside the
 # code. Nothing else is uploaded: the optimizer's state, pickles, the radius that only training needs, training
@@ -41,7 +41,6 @@ def push_checkpoint(
     message: str = "Upload SupCLAP model",
     license: str | None = None,
     token: str | None = None,
-    api: "HfApi | None" = None,
 ) -> "CommitInfo":
     """Uploads model, processor, code and card as one commit: the repository has all of it, or what it had before.
 
@@ -59,7 +58,6 @@ def push_checkpoint(
         license: License on the card; that of the card in the folder, or see
             [`~supclap.publishing.licenses.decide_license`], when omitted.
         token: Token with write permission; the one of `hf auth login` or `HF_TOKEN` when omitted.
-        api: The client to use, for instance one of another endpoint.
 
     Returns:
         The commit, with `commit_url` and `pr_url`.
@@ -69,13 +67,6 @@ def push_checkpoint(
         LicenseError: A part or the data is non-commercial, and the license, or the one that a README written by hand
             states, is not.
         PushError: The Hub refused, did not answer, or the connection broke; the message says what to do.
-
-    Example:
-        ```python
-        from supclap.publishing.hub import push_checkpoint
-
-        print(push_checkpoint("outputs/quickstart", "owner/name", private=True).commit_url)
-        ```
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
     from huggingface_hub.errors import HTTPError  # the base of all errors of the HTTP library that the client uses
@@ -87,7 +78,7 @@ def push_checkpoint(
     left = sorted(file.name for file in folder.iterdir() if file.is_file() and file not in files)
     if left:
         print(f"Not uploaded, as they are no part of a checkpoint: {name_some(left)}", file=sys.stderr)
-    api = api or HfApi(token=token)
+    api = HfApi(token=token)
     try:
         api.create_repo(repo_id, private=private, exist_ok=True)
         if revision not in (None, "main") and not revision.startswith("refs/") and not create_pr:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from supclap.errors import LicenseError, RecipeError
-from supclap.files import resolve_model_path
+from supclap.errors import LicenseError
+from supclap.files import CARD
 
 
 UNKNOWN = "unknown"
@@ -126,24 +126,26 @@ def part_licenses(recipe: Mapping, config: Mapping) -> dict[str, str]:
 
     Args:
         recipe: The recipe of the training run; empty when the model was converted or saved by hand.
-        config: The model's configuration.
+        config: The model's configuration, which names where its encoders were loaded from.
 
     Returns:
         Licenses of `model` (what training went on from, or what was converted), or of `text_encoder` and
         `audio_encoder`.
     """
-    text_type = config["text_config"].get("model_type")
-    if recipe.get("model"):
-        return {"model": license_of_model(recipe["model"], text_type)}
+    base = recipe.get("checkpoint") or recipe.get("model")  # "model" is the key's name in older recipes
+    if base:
+        return {"model": license_of_model(base, config["text_config"].get("model_type"))}
     if not recipe and config.get(SOURCE_LICENSE):
         return {"model": config[SOURCE_LICENSE]}
-    if not recipe:
-        return {f"{tower}_encoder": _license_of_tower(config[f"{tower}_config"]) for tower in ("text", "audio")}
-    licenses = {"text_encoder": license_of_model(_resolve(recipe.get("text_model") or ""), text_type)}
-    audio = recipe.get("audio_model") or ""
-    # Without an owner and a slash, "ced-base" is a size with random weights, also where "random:" does not say so.
-    if audio and not audio.startswith(("random:", "ced-")):
-        licenses["audio_encoder"] = license_of_model(audio)
+    licenses = {}
+    for tower in ("text", "audio"):
+        encoder = config[f"{tower}_config"]
+        name = encoder.get("_name_or_path") or ""
+        license = license_of_model(name, encoder.get("model_type"))
+        if license == UNKNOWN:
+            license = encoder.get(SOURCE_LICENSE, UNKNOWN)
+        if name or license != UNKNOWN:
+            licenses[f"{tower}_encoder"] = license
     return licenses
 
 
@@ -159,10 +161,10 @@ def license_of_model(name: str, model_type: str | None = None) -> str:
     """
     from huggingface_hub import try_to_load_from_cache
 
-    card = Path(name) / "README.md"
+    card = Path(name) / CARD
     if not Path(name).is_dir():
         try:
-            cached = try_to_load_from_cache(name, "README.md")
+            cached = try_to_load_from_cache(name, CARD)
         except ValueError:  # the name is no valid Hub id
             cached = None
         card = Path(cached if isinstance(cached, str) else name)
@@ -184,15 +186,3 @@ def stated_licenses(card: Path) -> list[str]:
     stated = data.license if isinstance(data.license, list) else [data.license]
     names = [data.get("license_name") if license == "other" else license for license in stated]
     return [license for license in map(normalize_license, names) if license != UNKNOWN]
-
-
-def _license_of_tower(config: Mapping) -> str:
-    found = license_of_model(config.get("_name_or_path") or "", config.get("model_type"))
-    return config.get(SOURCE_LICENSE, UNKNOWN) if found == UNKNOWN else found
-
-
-def _resolve(name: str) -> str:
-    try:
-        return resolve_model_path(name)
-    except RecipeError:  # the package is not installed here, so nothing is known of its license
-        return name

@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +22,6 @@ from supclap.data.dataset import CaptionedClips
 from supclap.data.scenes import SceneMixer
 from supclap.data.streaming import RowStream, StreamedClips
 from supclap.errors import RecipeError
-from supclap.files import resolve_model_path
 from supclap.recipes.parser import DataArguments, ModelArguments
 from supclap.recipes.validation import check_value, unknown_key
 from supclap.training.arguments import SupClapTrainingArguments
@@ -30,6 +30,24 @@ from supclap.training.layer_rates import encoder_layers
 
 T = TypeVar("T")
 TRACKERS = ("tensorboard", "trackio", "wandb")  # of the extra "tracking"
+
+
+def resolve_model_path(name: str) -> str:
+    """A folder, a Hub id, or `package:folder` for weights that an installed Python package carries."""
+    if not name.startswith("package:"):
+        return name
+    package, _, folder = name.removeprefix("package:").partition("/")
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise RecipeError(
+            f"text_model {name!r}: the package {package!r} is not installed. The quickstart needs "
+            "`pip install 'supclap[quickstart]'`; any Hub id or folder works in its place."
+        )
+    root = Path(spec.origin).parent.resolve()
+    path = (root / folder).resolve()
+    if not path.is_relative_to(root):
+        raise RecipeError(f"text_model {name!r} leads out of the package {package!r}; name a folder inside it.")
+    return str(path)
 
 
 def _make(key: str, kind: Callable[..., T], fields: dict[str, Any]) -> T:
