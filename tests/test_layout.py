@@ -22,7 +22,9 @@ MAY_IMPORT = {
 
 def imports(path: Path) -> list[str]:
     """What a file imports of supclap, also inside functions: `data.rows`, `errors`."""
-    nodes = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)]
+    nodes = [
+        node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)
+    ]
     modules = [node.module for node in nodes if node.level == 0]
     return [module.removeprefix("supclap.") for module in modules if module.startswith("supclap.")]
 

@@ -26,7 +26,7 @@ from supclap.conversion import (
 )
 from supclap.conversion.convert import KINDS, convert
 from supclap.errors import LicenseError
-from supclap.publishing.licenses import licence_of_model, part_licences
+from supclap.publishing.licenses import license_of_model, part_licenses
 from supclap.publishing.model_card import build_card, write_card
 from support.builders import build_clap, clap_extractor
 from support.paths import REFERENCE
@@ -564,8 +564,8 @@ def test_the_command_writes_the_tokenizer_it_is_given(clap_folder, tokenizer, tm
     assert inputs["input_ids"].shape[0] == 1
 
 
-def state_licence(folder: Path, licence: str) -> None:
-    (folder / "README.md").write_text(f"---\nlicense: {licence}\n---\n# Published\n")
+def state_license(folder: Path, license: str) -> None:
+    (folder / "README.md").write_text(f"---\nlicense: {license}\n---\n# Published\n")
 
 
 @pytest.fixture
@@ -582,18 +582,18 @@ def converted_clap(clap_folder, tokenizer, tmp_path):
     """A non-commercial ClapModel, converted."""
     _, _, folder = clap_folder
     tokenizer.save_pretrained(folder)
-    state_licence(folder, "cc-by-nc-4.0")
+    state_license(folder, "cc-by-nc-4.0")
     convert("laion-clap", folder, tmp_path / "out")
     return tmp_path / "out"
 
 
 @pytest.mark.parametrize(
-    "licence", ["cc-by-nc-4.0", "apache-2.0", "other\nlicense_name: my-research-only-terms", "[mit, gpl-3.0]"]
+    "license", ["cc-by-nc-4.0", "apache-2.0", "other\nlicense_name: my-research-only-terms", "[mit, gpl-3.0]"]
 )
-def test_the_licence_that_a_source_states_is_that_of_the_converted_folder(ced_folder, licence, tmp_path):
-    state_licence(ced_folder, licence)
+def test_the_licence_that_a_source_states_is_that_of_the_converted_folder(ced_folder, license, tmp_path):
+    state_license(ced_folder, license)
     convert("ced", ced_folder, tmp_path / "out")
-    assert licence_of_model(str(tmp_path / "out")) == licence_of_model(str(ced_folder)) != "unknown"
+    assert license_of_model(str(tmp_path / "out")) == license_of_model(str(ced_folder)) != "unknown"
 
 
 def test_a_source_that_states_no_licence_gives_a_folder_without_a_readme(ced_folder, tmp_path):
@@ -608,23 +608,23 @@ def test_what_contains_sonar_is_non_commercial_whatever_its_source_states(kind, 
     source.mkdir()
     save_file(weights(), source / "model.safetensors")
     if stated:
-        state_licence(source, stated)
+        state_license(source, stated)
     monkeypatch.setitem(KINDS, kind, (load, KINDS[kind][1]))
     convert(kind, source, tmp_path / "out")
-    assert licence_of_model(str(tmp_path / "out")) == "cc-by-nc-4.0"
+    assert license_of_model(str(tmp_path / "out")) == "cc-by-nc-4.0"
 
 
 def test_a_model_of_a_converted_tower_keeps_its_licence_when_the_folder_is_gone(ced_folder, tmp_path):
-    state_licence(ced_folder, "cc-by-nc-4.0")
+    state_license(ced_folder, "cc-by-nc-4.0")
     convert("ced", ced_folder, tmp_path / "out")
     config = {"audio_config": AutoModel.from_pretrained(tmp_path / "out").config.to_dict(), "text_config": {}}
     (tmp_path / "out").rename(tmp_path / "elsewhere")
-    assert part_licences({}, config)["audio_encoder"] == "cc-by-nc-4.0"
+    assert part_licenses({}, config)["audio_encoder"] == "cc-by-nc-4.0"
 
 
 def test_a_card_takes_the_place_of_a_conversions_readme_and_keeps_to_its_licence(converted_clap):
     write_card(converted_clap)
-    assert licence_of_model(str(converted_clap)) == "cc-by-nc-4.0"
+    assert license_of_model(str(converted_clap)) == "cc-by-nc-4.0"
     with pytest.raises(LicenseError, match="The published checkpoint that was converted is cc-by-nc-4.0"):
         build_card(converted_clap, "me/x", "apache-2.0")
 

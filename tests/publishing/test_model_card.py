@@ -25,7 +25,7 @@ from supclap.publishing.model_card import MARKER, build_card, write_card
 from supclap.publishing.run_record import record_run
 from supclap.recipes.parser import DataArguments, ModelArguments
 from supclap.training.arguments import SupClapTrainingArguments
-from support.builders import ENCODERS, build_with_encoder, set_text_architecture
+from support.builders import ENCODERS, build_with_encoder
 
 
 ROWS = {
@@ -80,6 +80,7 @@ def run_folder(checkpoint, tmp_path):
     (checkpoint / "recipe.json").write_text(json.dumps(recipe))
     (checkpoint / "results.json").write_text(json.dumps(RESULTS))
     (checkpoint / "training_curves.png").write_bytes(b"\x89PNG")
+    set_text_config(checkpoint, _name_or_path=str(encoder))
     end_run(checkpoint)
     return checkpoint
 
@@ -99,6 +100,12 @@ def end_run(folder):
     record_run(folder, manifest_of(ROWS), seconds=90, first_step=0, last_step=12, processes=1)
 
 
+def set_text_config(folder, **changes):
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"].update(changes)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 def test_model_index_holds_every_figure_with_interval_number_revision_and_protocol(run_folder):
     data = ModelCard.load(write_card(run_folder)).data
     retrieval, zero_shot = data.eval_results
@@ -109,7 +116,6 @@ def test_model_index_holds_every_figure_with_interval_number_revision_and_protoc
     assert (retrieval.dataset_name, retrieval.dataset_split) == ("tones", "test")
     assert (zero_shot.task_type, zero_shot.metric_value) == ("zero-shot-audio-classification", 75.0)
     assert zero_shot.dataset_args == {"n_labels": 2, "templates": ["a {} sound"]}
-    assert data.license == "apache-2.0"
     assert {"custom_code", "sentence-transformers"} <= set(data.tags)
 
 
@@ -228,9 +234,10 @@ def test_the_card_names_no_folder_of_the_machine(run_folder, tmp_path):
     assert "Started from `text-encoder`" in text
 
 
-def test_a_text_encoder_of_a_package_that_is_not_here_has_unknown_terms(run_folder):
-    set_recipe(run_folder, text_model="package:no_such_package/model")
-    assert ModelCard.load(write_card(run_folder)).data.license == "other"
+def test_a_text_encoder_that_is_not_there_states_no_license(run_folder):
+    set_text_config(run_folder, _name_or_path="/elsewhere/encoder")
+    end_run(run_folder)
+    assert "The text encoder (text-encoder) states no license." in write_card(run_folder).read_text()
 
 
 def test_a_resumed_run_says_that_its_first_part_is_not_in_the_time(run_folder):
@@ -270,7 +277,7 @@ def test_a_non_commercial_tower_makes_a_non_commercial_card_and_refuses_apache(r
     end_run(run_folder)
     assert ModelCard.load(write_card(run_folder)).data.license == "cc-by-nc-4.0"
     with pytest.raises(LicenseError, match="allows no commercial use"):
-        write_card(run_folder, licence="apache-2.0")
+        write_card(run_folder, license="apache-2.0")
     assert main(["card", str(run_folder), "--license", "apache-2.0"]) == 1
     assert "'apache-2.0' is refused" in capsys.readouterr().err
 
@@ -289,29 +296,22 @@ def test_a_model_trained_on_from_one_with_sonars_encoder_stays_non_commercial(ru
     base.mkdir()
     if card:
         (base / "README.md").write_text(card)
-    set_text_architecture(run_folder, "m2m_100")
+    set_text_config(run_folder, model_type="m2m_100")
     set_recipe(run_folder, model=str(base), text_model=None)
     assert ModelCard.load(write_card(run_folder)).data.license == "cc-by-nc-4.0"
     with pytest.raises(LicenseError, match="allows no commercial use"):
-        write_card(run_folder, licence="apache-2.0")
+        write_card(run_folder, license="apache-2.0")
 
 
 def test_a_card_written_in_another_folder_keeps_the_licences_of_the_run(run_folder, tmp_path, monkeypatch):
     (tmp_path / "text-encoder" / "README.md").write_text("---\nlicense: cc-by-nc-4.0\n---\n")
     monkeypatch.chdir(tmp_path)
-    set_recipe(run_folder, text_model="text-encoder")
+    set_text_config(run_folder, _name_or_path="text-encoder")
+    end_run(run_folder)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     with pytest.raises(LicenseError, match="allows no commercial use"):
-        write_card(run_folder, licence="apache-2.0")
-
-
-def test_share_alike_data_is_said_so(run_folder):
-    rows = {**ROWS, "train": [{**ROWS["train"][0], "licence": "CC BY-SA 3.0"}]}
-    record_run(run_folder, manifest_of(rows), seconds=90, first_step=0, last_step=12, processes=1)
-    card = ModelCard.load(write_card(run_folder))
-    assert card.data.license == "cc-by-sa-3.0"
-    assert "share-alike (cc-by-sa-3.0)" in card.text
+        write_card(run_folder, license="apache-2.0")
 
 
 def test_a_readme_of_someone_else_is_kept(checkpoint):
