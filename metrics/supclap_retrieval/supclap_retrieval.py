@@ -8,7 +8,7 @@ Example:
 import datasets
 import evaluate
 
-from supclap.evaluation import retrieval_metrics
+from supclap.evaluation.retrieval import DEFAULT_KS, retrieval_metrics
 
 
 _DESCRIPTION = "Recall@k, mAP@10 and median rank of audio-text retrieval, in both directions, ties counted as errors."
@@ -19,6 +19,7 @@ Args:
     references: (n_text,) index of each caption's clip, a row of `audio_embeds`.
     audio_embeds: (n_audio, D) clip embeddings, given to `compute`.
     ks: cut-offs of recall; (1, 5, 10) by default.
+    pool_size: number of clips in a pool, for retrieval within disjoint pools; all clips are in one pool by default.
 Returns:
     The dictionary of `supclap.evaluation.retrieval_metrics`; rates are fractions from 0 to 1.
 """
@@ -37,5 +38,5 @@ class SupClapRetrieval(evaluate.Metric):
             ),
         )
 
-    def _compute(self, predictions, references, audio_embeds, ks=(1, 5, 10)) -> dict[str, float | int]:
-        return retrieval_metrics(audio_embeds, predictions, references, ks=ks)
+    def _compute(self, predictions, references, audio_embeds, ks=DEFAULT_KS, pool_size=None) -> dict[str, float | int]:
+        return retrieval_metrics(audio_embeds, predictions, references, ks, pool_size)

@@ -11,7 +11,7 @@ from supclap.files import RESULTS
 
 
 if TYPE_CHECKING:
-    from supclap.evaluation.encoders import DualEncoder
+    from supclap.evaluation.encoders import Encoder
 
 SUITES = Path(__file__).parent.parent / "evaluation" / "suites"
 OUTPUT = Path("outputs/evaluation")
@@ -128,7 +128,7 @@ def check_device(name: str) -> None:
         raise ValueError(f"--device {name!r} cannot be used: {reason} Give cpu, or leave it out.") from None
 
 
-def open_encoder(checkpoint: str, factory: str | None, device: str | None) -> "DualEncoder":
+def open_encoder(checkpoint: str, factory: str | None, device: str | None) -> "Encoder":
     """A checkpoint as the command names it: for an adapter as `module:factory=what`, or with `--encoder`."""
     from supclap.evaluation.encoders import load_custom_encoder, load_encoder
 

@@ -4,20 +4,17 @@ from supclap.evaluation.embed import embed_audio, embed_texts
 from supclap.evaluation.intervals import (
     PairedDifference,
     bootstrap_interval,
-    format_table,
     metrics_with_intervals,
     paired_difference,
 )
 from supclap.evaluation.retrieval import (
     QueryValues,
     RetrievalRanks,
-    metrics_from_ranks,
-    pooled_retrieval_metrics,
-    pooled_retrieval_ranks,
     query_values,
     retrieval_metrics,
     retrieval_ranks,
 )
+from supclap.evaluation.tables import format_table
 from supclap.evaluation.zero_shot import (
     encode_labels,
     multi_label_metrics,
@@ -35,12 +32,9 @@ __all__ = [
     "embed_texts",
     "encode_labels",
     "format_table",
-    "metrics_from_ranks",
     "metrics_with_intervals",
     "multi_label_metrics",
     "paired_difference",
-    "pooled_retrieval_metrics",
-    "pooled_retrieval_ranks",
     "query_values",
     "retrieval_metrics",
     "retrieval_ranks",

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from supclap.data.inspection import content_hash
-from supclap.evaluation.encoders import DualEncoder
+from supclap.evaluation.encoders import Encoder
 
 
 # Batches between two writes to the disk: what a kill can lose.
@@ -77,7 +77,7 @@ class CachedEncoder:
         batch_size: Clips, or texts, a forward pass.
     """
 
-    def __init__(self, encoder: DualEncoder, cache: EmbeddingCache, batch_size: int = 32):
+    def __init__(self, encoder: Encoder, cache: EmbeddingCache, batch_size: int = 32):
         self.encoder, self.cache, self.batch_size = encoder, cache, batch_size
         self.computed = 0
 

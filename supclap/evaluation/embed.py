@@ -1,4 +1,4 @@
-"""Embed many clips or texts with a dual encoder: batched, without gradients, in input order."""
+"""Embeds many clips or texts with a dual encoder, in batches and without gradients, in the order of the input."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,8 +15,11 @@ _INPUT_ERRORS = (FileNotFoundError, TypeError, ValueError)
 
 
 @contextmanager
-def _evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Eval mode inside, then each module's own mode again: a batch norm kept frozen in training stays frozen."""
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Puts a model into eval mode, and each of its modules back into the mode that it had when the block ends.
+
+    `model.train()` would be wrong there, for it would also wake batch norms that training keeps frozen.
+    """
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -27,7 +30,7 @@ def _evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def _audio_size(audio: Any) -> int:
-    """What orders clips by length without decoding them: samples of an array, bytes of a file; 0 if unknown."""
+    """The samples of an array, or the bytes of a file, which orders clips by length without decoding them; 0 if unknown."""
     if isinstance(audio, Mapping):
         known = [audio[key] for key in ("array", "raw", "bytes", "path") if audio.get(key) is not None]
         return _audio_size(known[0]) if known else 0
@@ -46,7 +49,7 @@ def _embed(
     device: torch.device | str | None,
     name: str,
 ) -> torch.Tensor:
-    """Embed the items `0..len(sizes)` in batches of like size, longest first, and return them in input order."""
+    """Embeds the items `0..len(sizes)` in batches of like size, longest first, and returns them in input order."""
     if not sizes:
         raise ValueError(f"`{name}` is empty: there is nothing to embed.")
     if batch_size < 1:
@@ -55,12 +58,12 @@ def _embed(
         model.to(device)
     order = sorted(range(len(sizes)), key=lambda item: -sizes[item])
     batches = []
-    with torch.no_grad(), _evaluation_mode(model):
+    with torch.no_grad(), evaluation_mode(model):
         for start in range(0, len(order), batch_size):
             items = order[start : start + batch_size]
             try:
                 batches.append(embed_batch(items).float().cpu())
-            except _INPUT_ERRORS as error:  # what it names is a position in the batch
+            except _INPUT_ERRORS as error:  # the message names a position in the batch, so the batch is named too
                 kind = next(kind for kind in _INPUT_ERRORS if isinstance(error, kind))
                 raise kind(f"In the batch of `{name}` {items}, in this order: {error}") from error
     sorted_embeds = torch.cat(batches)
@@ -73,7 +76,7 @@ def _embed(
 
 
 def _check_is_list(items: Any, name: str) -> None:
-    """A string or one array would be taken apart into characters or samples."""
+    """Refuses a single string or array, which would be taken apart into characters or samples."""
     if isinstance(items, (str, bytes, Mapping)) or hasattr(items, "shape"):
         raise TypeError(f"`{name}` must be a list with one entry per item, got a {type(items).__name__}.")
 
@@ -91,7 +94,7 @@ def embed_audio(
     device: torch.device | str | None = None,
     sampling_rate: int | None = None,
 ) -> torch.Tensor:
-    """Embed clips with `model.get_audio_features(**processor(audio=...))`.
+    """Embeds clips with `model.get_audio_features(**processor(audio=...))`.
 
     Args:
         model: Dual encoder whose `get_audio_features` returns an output with `pooler_output` `(B, D)`. Its
@@ -127,7 +130,7 @@ def embed_texts(
     device: torch.device | str | None = None,
     text_lang: str | Sequence[str] | None = None,
 ) -> torch.Tensor:
-    """Embed texts with `model.get_text_features(**processor(text=...))`.
+    """Embeds texts with `model.get_text_features(**processor(text=...))`.
 
     Args:
         model: Dual encoder whose `get_text_features` returns an output with `pooler_output` `(B, D)`. Its

@@ -1,6 +1,7 @@
-"""What the evaluation scores: anything that embeds clips and texts. SupCLAP, in ONNX too, CLAP, or an adapter of yours.
+"""The models that the evaluation can score: SupCLAP, its ONNX export, CLAP of Transformers, or an adapter of yours.
 
-An adapter of another model is a class with the attributes and methods of [`DualEncoder`]:
+The evaluation needs no more of a model than that it embeds clips and texts, see [`Encoder`]. An adapter of another model
+is a class with the attributes and methods of that protocol:
 
 ```python
 class Msclap:
@@ -32,42 +33,31 @@ import supclap
 from supclap.data.languages import tokenizer_codes
 from supclap.evaluation.embed import embed_audio, embed_texts
 from supclap.export.onnx import DESCRIPTION, OnnxSupClap
+from supclap.files import CARD, CONFIG, DRIFT, MANIFEST, RECIPE, RESULTS, RUN, TRAINING_CURVES
 
 
-# Files in or beside a checkpoint on which no embedding depends.
+# Files in a checkpoint's folder that no embedding depends on, so that they are no part of its fingerprint.
 _NOT_HASHED = (
-    "README.md",
-    ".gitattributes",
-    "recipe.json",
-    "results.json",
-    "run.json",
-    "data_manifest.json",
-    "drift.jsonl",
-    "preempted",
-    "queries.npz",
-    "trainer_state.json",
-    "training_args.bin",
-    "optimizer.pt",
-    "scheduler.pt",
-    "scaler.pt",
-    "training_curves.png",
+    *(CARD, RECIPE, RESULTS, RUN, MANIFEST, DRIFT, TRAINING_CURVES),
+    *(".gitattributes", "preempted", "queries.npz"),
+    *("trainer_state.json", "training_args.bin", "optimizer.pt", "scheduler.pt", "scaler.pt"),
 )
 _PREFIXES_NOT_HASHED = ("_", "rng_state", "nonfinite_batches")
 _FOLDERS_NOT_HASHED = ("checkpoint-", "_", ".", "evaluation", "queries", "runs")
-# Weights in other formats than the one that is loaded, which a download leaves out.
+# A download leaves out weights in formats that are not the one that is loaded.
 _NOT_LOADED = ("*.onnx", "*.h5", "*.msgpack", "*.ot", "onnx/*", "openvino/*")
 
-# Fields of an audio encoder's configuration that say what becomes of a long clip.
+# The fields of an audio encoder's configuration that say how it embeds a long clip.
 _LONG_AUDIO = ("target_length", "window_hop", "long_audio_pooling")
 
 
-class DualEncoder(Protocol):
-    """Embeds clips and texts into one space.
+class Encoder(Protocol):
+    """Anything that embeds clips and texts into one space.
 
     Attributes:
-        name: What tables call it.
-        fingerprint: Hash of everything an embedding depends on beside its input; the key of cached embeddings.
-        record: What a reader of its scores has to know, e.g. what is done to long clips.
+        name: The name of the model in tables.
+        fingerprint: A hash of everything that an embedding depends on beside its input. Embeddings are cached under it.
+        record: What a reader of the scores has to know, for instance how the model treats long clips.
     """
 
     name: str
@@ -79,7 +69,7 @@ class DualEncoder(Protocol):
         ...
 
     def embed_texts(self, texts: Sequence[str], languages: Sequence[str] | None, batch_size: int) -> torch.Tensor:
-        """Embeddings `(N, D)` of texts; `languages` holds one code a text, and is of use to multilingual encoders."""
+        """Embeddings `(N, D)` of texts; `languages` holds one code per text, which multilingual encoders use."""
         ...
 
 
@@ -88,9 +78,9 @@ class SupClapEncoder:
 
     Args:
         model: As in [`embed_audio`].
-        processor: Its processor.
-        name: What tables call it.
-        fingerprint: See [`DualEncoder`].
+        processor: The processor of the model.
+        name: The name of the model in tables.
+        fingerprint: See [`Encoder`].
     """
 
     def __init__(self, model: Any, processor: Callable, name: str, fingerprint: str):
@@ -115,16 +105,16 @@ class SupClapEncoder:
 class ClapEncoder:
     """A [`~transformers.ClapModel`] (`laion/*`), without the random crop of its feature extractor.
 
-    Clips are cut into windows of the extractor's length (10 s); a clip's embedding is the mean of its windows'
-    embeddings, weighted by their lengths. No window is then longer than the extractor's limit, so nothing is cropped
-    and nothing is random.
+    The feature extractor crops a long clip at a random place. Here a clip is cut into windows of the extractor's length
+    (10 s) instead, so that nothing is cropped and nothing is random. The embedding of the clip is the mean of the
+    embeddings of its windows, weighted by their lengths.
 
     Args:
         model: The model.
-        feature_extractor: Its feature extractor.
-        tokenizer: Its tokenizer.
-        name: What tables call it.
-        fingerprint: See [`DualEncoder`].
+        feature_extractor: The feature extractor of the model.
+        tokenizer: The tokenizer of the model.
+        name: The name of the model in tables.
+        fingerprint: See [`Encoder`].
     """
 
     def __init__(self, model: Any, feature_extractor: Any, tokenizer: Any, name: str, fingerprint: str):
@@ -156,7 +146,7 @@ class ClapEncoder:
     def _embed_windows(self, windows: list[np.ndarray]) -> torch.Tensor:
         rate = self.feature_extractor.sampling_rate
         inputs = self.feature_extractor(windows, sampling_rate=rate, return_tensors="pt")
-        # Where no clip of a batch is long, the extractor of a fusion model calls a random one so.
+        # The extractor of a fusion model marks a random clip as longer when no clip of the batch is. Here none is.
         inputs["is_longer"] = torch.zeros(len(windows), 1, dtype=torch.bool)
         inputs = inputs.to(self.model.device)
         return self.model.get_audio_features(**inputs).pooler_output.float().cpu()
@@ -173,12 +163,12 @@ class ClapEncoder:
 
 
 class OnnxEncoder:
-    """What [`~supclap.export.onnx.export_onnx`] wrote, run by onnxruntime on the CPU.
+    """The two graphs that [`~supclap.export.onnx.export_onnx`] wrote, run by onnxruntime on the CPU.
 
     Args:
-        session: The two graphs.
-        name: What tables call it.
-        fingerprint: See [`DualEncoder`].
+        session: The graphs.
+        name: The name of the model in tables.
+        fingerprint: See [`Encoder`].
     """
 
     def __init__(self, session: OnnxSupClap, name: str, fingerprint: str):
@@ -200,10 +190,14 @@ def _joined(parts: Iterable[np.ndarray]) -> torch.Tensor:
 
 
 def fingerprint_folder(folder: str | Path, *context: str) -> str:
-    """Hash of a checkpoint's files (weights, configuration, tokenizer, code) and of what else embeddings depend on.
+    """A hash of everything that the embeddings of a checkpoint depend on.
 
-    What a training run or an evaluation leaves beside them does not count: optimiser, logs, results, cards, inner
-    checkpoints.
+    The hash covers the weights, the configuration, the tokenizer and the code in the folder. It leaves out what a
+    training run or an evaluation writes beside them: the optimizer, logs, results, cards and inner checkpoints.
+
+    Args:
+        folder: The folder of the checkpoint.
+        context: What else the embeddings depend on, for instance the version of a library.
     """
     folder = Path(folder)
     digest = hashlib.blake2b(digest_size=16)
@@ -221,7 +215,7 @@ def fingerprint_folder(folder: str | Path, *context: str) -> str:
 
 
 def _own_code() -> str:
-    """Hash of the code that turns a clip or a text into an embedding."""
+    """A hash of the code that turns a clip or a text into an embedding."""
     roots = [Path(import_module(name).__file__).parent for name in ("modeling_supclap", "processing_supclap")]
     return "".join(
         hashlib.sha256(path.read_bytes()).hexdigest() for root in roots for path in sorted(root.glob("*.py"))
@@ -229,33 +223,33 @@ def _own_code() -> str:
 
 
 def find_folder(checkpoint: str | Path) -> Path:
-    """The folder of a checkpoint; a Hub id is downloaded first.
+    """The folder of a checkpoint. The model of a Hub id is downloaded first.
 
     Raises:
-        FileNotFoundError: It is no folder, and cannot be had from the Hub.
+        FileNotFoundError: The folder holds no checkpoint, or the Hub has no such model.
     """
     folder = Path(checkpoint)
     if folder.is_dir():
-        if not any((folder / name).is_file() for name in ("config.json", DESCRIPTION)):
-            raise FileNotFoundError(f"{str(folder)!r} has no config.json: it is no checkpoint.")
+        if not any((folder / name).is_file() for name in (CONFIG, DESCRIPTION)):
+            raise FileNotFoundError(f"{str(folder)!r} has no {CONFIG}: it is no checkpoint.")
         return folder
     import huggingface_hub
 
     try:
         return Path(huggingface_hub.snapshot_download(str(checkpoint), ignore_patterns=list(_NOT_LOADED)))
-    except Exception as error:  # an unusable id, no network, no access: all mean that there is no checkpoint
+    except Exception as error:  # an unusable id, no network and no access all mean that there is no checkpoint
         reason = str(error).splitlines()[0]
         raise FileNotFoundError(
             f"No checkpoint {str(checkpoint)!r}: no such folder, and the Hub says: {reason}"
         ) from error
 
 
-def load_encoder(checkpoint: str | Path, device: str | None = None) -> DualEncoder:
-    """A checkpoint as a [`DualEncoder`], by the `model_type` of its configuration.
+def load_encoder(checkpoint: str | Path, device: str | None = None) -> Encoder:
+    """Loads a checkpoint; the `model_type` of its configuration decides the kind of encoder.
 
     Args:
         checkpoint: Folder or Hub id of a SupCLAP or a Transformers CLAP model, or a folder of exported graphs.
-        device: Where to put the model; the accelerator where there is one, else the CPU.
+        device: Where to put the model. When omitted, this is the accelerator if there is one, else the CPU.
 
     Raises:
         FileNotFoundError: There is no such checkpoint.
@@ -276,7 +270,7 @@ def load_encoder(checkpoint: str | Path, device: str | None = None) -> DualEncod
         device = accelerator.type if accelerator else "cpu"
     kind = AutoConfig.from_pretrained(folder).model_type
     name = str(checkpoint)
-    # full precision whatever the type of the file: half precision scores depend on the machine
+    # The model computes in full precision whatever the type of the file, for scores in half precision depend on the machine.
     if kind == "supclap":
         model = AutoModel.from_pretrained(folder, dtype=torch.float32).to(device).eval()
         processor = AutoProcessor.from_pretrained(folder)
@@ -293,11 +287,11 @@ def load_encoder(checkpoint: str | Path, device: str | None = None) -> DualEncod
     )
 
 
-def load_custom_encoder(factory: str, checkpoint: str) -> DualEncoder:
-    """Calls `module:factory` with the checkpoint.
+def load_custom_encoder(factory: str, checkpoint: str) -> Encoder:
+    """Calls `module:factory` with the checkpoint and returns the encoder that it makes.
 
     Raises:
-        ValueError: There is no such module or factory, or what it returns is no [`DualEncoder`].
+        ValueError: There is no such module or factory, or the object that it returns is no [`Encoder`].
     """
     module, _, attribute = factory.partition(":")
     try:

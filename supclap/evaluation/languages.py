@@ -11,7 +11,7 @@ from supclap.data.dataset import caption_languages
 from supclap.data.languages import nllb_code
 from supclap.evaluation.intervals import metrics_with_intervals, value_with_interval
 from supclap.evaluation.queries import mean_over_languages, metric_queries, retrieval_queries
-from supclap.evaluation.retrieval import pooled_retrieval_ranks
+from supclap.evaluation.retrieval import retrieval_ranks
 
 
 NOT_STATED = "not stated"
@@ -97,7 +97,7 @@ def scores_by_language(
     scores, queries = {}, {}
     for language, part in parts.items():
         size = min(pool_size or len(part.clips), len(part.clips))
-        ranks = pooled_retrieval_ranks(part.audio, part.text, part.text_to_audio, pool_size=size)
+        ranks = retrieval_ranks(part.audio, part.text, part.text_to_audio, pool_size=size)
         scores[language] = metrics_with_intervals(ranks)
         ids = [rows[clip]["id"] for clip in part.clips]
         queries[language] = retrieval_queries(ranks, ids, [texts[caption] for caption in part.captions])

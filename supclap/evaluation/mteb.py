@@ -1,4 +1,4 @@
-"""SupCLAP, and any other [`~supclap.evaluation.encoders.DualEncoder`], in mteb (MAEB): metadata, wrapper, one task.
+"""SupCLAP, and any other [`~supclap.evaluation.encoders.Encoder`], in mteb (MAEB): metadata, wrapper, one task.
 
 ```python
 import mteb
@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 from supclap.data.languages import NLLB
 from supclap.errors import DataNotFoundError
 from supclap.evaluation.cache import CachedEncoder
-from supclap.evaluation.encoders import DualEncoder, load_encoder
+from supclap.evaluation.encoders import Encoder, load_encoder
 from supclap.evaluation.suite import Task
 
 
@@ -36,7 +36,7 @@ class MtebEncoder(AbsEncoder):
         meta: Its metadata; made from the encoder when omitted.
     """
 
-    def __init__(self, encoder: DualEncoder, meta: ModelMeta | None = None):
+    def __init__(self, encoder: Encoder, meta: ModelMeta | None = None):
         self.encoder = encoder
         self.mteb_model_meta = meta or model_meta(encoder.name, revision=encoder.fingerprint)
 

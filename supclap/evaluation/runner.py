@@ -20,7 +20,7 @@ from supclap.evaluation.cache import CachedEncoder
 from supclap.evaluation.inputs import Column
 from supclap.evaluation.intervals import bootstrap_mean_average_precision, metrics_with_intervals, value_with_interval
 from supclap.evaluation.queries import Queries
-from supclap.evaluation.retrieval import PROTOCOLS, metrics_from_ranks, retrieval_ranks
+from supclap.evaluation.retrieval import PROTOCOLS, retrieval_ranks
 from supclap.evaluation.suite import Suite, Task, how_to_get, load_rows_of_languages
 from supclap.evaluation.zero_shot import (
     average_prompts,
@@ -247,16 +247,6 @@ def _retrieve(task, encoder, language, captions, ids, audio, contents, output_di
     )
     file = f"{query_files.FOLDER}/{task.name if language is None else f'{task.name}[{language}]'}.npz"
     query_files.save_queries(output_dir / file, arrays)
-    averages = metrics_from_ranks(ranks)
-    medians = {  # no interval: see supclap.evaluation.intervals
-        f"{direction}/median_rank": {
-            "value": averages[f"{direction}/median_rank"],
-            "low": None,
-            "high": None,
-            "n": averages[count],
-        }
-        for direction, count in (("text_to_audio", "n_text"), ("audio_to_text", "n_audio"))
-    }
     counts = ranks.n_references
     entry = _entry(
         task,
@@ -264,7 +254,7 @@ def _retrieve(task, encoder, language, captions, ids, audio, contents, output_di
         len(clips),
         n_texts=len(texts),
         captions_per_clip=[int(counts.min()), int(counts.max())],
-        metrics=metrics_with_intervals(ranks) | medians,
+        metrics=metrics_with_intervals(ranks),
         record={"protocols": PROTOCOLS, "language_of_captions": "unknown" if None in codes else sorted(set(codes))},
         queries=file,
     )
@@ -366,9 +356,8 @@ def _save_per_class(per_class, clips_of, measure, output_dir: Path, name: str) -
 
 
 def _save_confusion(confusion: np.ndarray, labels: list[str], output_dir: Path, name: str) -> str:
-    from supclap.evaluation.tables import plot_confusion
+    from supclap.plots import plot_confusion
 
     file = output_dir / "confusion" / f"{name}.png"
-    file.parent.mkdir(exist_ok=True)
     plot_confusion(confusion, labels, file)
     return str(file.relative_to(output_dir))

@@ -9,7 +9,7 @@ from transformers import TrainingArguments
 
 from supclap.data.scenes import SceneMixer
 from supclap.errors import SettingsError
-from supclap.evaluation.retrieval import pooled_retrieval_metrics
+from supclap.evaluation.retrieval import retrieval_metrics
 
 
 ZERO_SHOT = "zero_shot/accuracy"
@@ -18,7 +18,7 @@ LOWER_IS_BETTER = ("loss", "median_rank")
 
 def evaluated_metrics(rows: Sequence[dict] | Any) -> list[str]:
     """Names of the metrics to choose by that evaluation in training gives for rows, without the prefix `eval_`."""
-    given = pooled_retrieval_metrics(torch.eye(2), torch.eye(2), torch.arange(2), pool_size=2)
+    given = retrieval_metrics(torch.eye(2), torch.eye(2), torch.arange(2), pool_size=2)
     names = ["loss", *(name for name in given if "/" in name)]  # the others are counts, the same at every step
     return [*names, ZERO_SHOT] if _may_have_labels(rows) else names
 

@@ -30,9 +30,9 @@ def evaluate_and_report(trainer: SupClapTrainer, splits: dict, test_data) -> dic
     """
     import numpy as np
 
-    from supclap.evaluation.intervals import format_table, value_with_interval
+    from supclap.evaluation.intervals import value_with_interval
     from supclap.evaluation.runner import write_json
-    from supclap.evaluation.tables import CHOSEN_ON
+    from supclap.evaluation.tables import CHOSEN_ON, format_table
     from supclap.evaluation.zero_shot import zero_shot_classification
 
     results: dict = {

@@ -20,7 +20,7 @@ from supclap.data.streaming import StreamedClips
 from supclap.errors import NonFiniteError, SettingsError
 from supclap.evaluation.encoders import SupClapEncoder
 from supclap.evaluation.languages import LanguageScores, mean_metrics, scores_by_language, split_by_language
-from supclap.evaluation.retrieval import pooled_retrieval_metrics
+from supclap.evaluation.retrieval import retrieval_metrics
 from supclap.evaluation.zero_shot import encode_labels, zero_shot_metrics
 from supclap.losses import StaticRadius, SupClapLoss, info_nce
 from supclap.training.arguments import SupClapTrainingArguments
@@ -371,7 +371,7 @@ class SupClapTrainer(CheckpointingTrainer):
         parts = split_by_language(audio, text, text_to_audio, rows).values()
         metrics = mean_metrics(
             [
-                pooled_retrieval_metrics(
+                retrieval_metrics(
                     part.audio, part.text, part.text_to_audio, pool_size=self._pool_size(len(part.audio))
                 )
                 for part in parts

@@ -10,7 +10,7 @@ from sklearn.metrics import average_precision_score
 
 from supclap.cli.main import main
 from supclap.errors import CompareError
-from supclap.evaluation import pooled_retrieval_ranks, retrieval_metrics, retrieval_ranks
+from supclap.evaluation import retrieval_metrics, retrieval_ranks
 from supclap.evaluation.compare import compare_runs, comparison_table, permutation_p_value
 from supclap.evaluation.inputs import CHOSEN_ON
 from supclap.evaluation.intervals import (
@@ -60,7 +60,7 @@ def test_saved_ranks_give_the_metrics_again(tmp_path):
 
 def test_ranks_of_pools_keep_which_caption_they_belong_to():
     audio, text, index = embeddings(1.5)
-    ranks = pooled_retrieval_ranks(audio, text, index, pool_size=7, seed=2)
+    ranks = retrieval_ranks(audio, text, index, pool_size=7, seed=2)
     arrays = retrieval_queries(ranks, [f"clip{row}" for row in range(40)], [f"caption {row}" for row in range(80)])
     whole = retrieval_queries(
         retrieval_ranks(audio, text, index), arrays["clip_ids"], [f"caption {r}" for r in range(80)]

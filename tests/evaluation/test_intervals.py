@@ -126,8 +126,15 @@ def test_metrics_with_intervals_hold_the_values_of_retrieval_metrics():
     case = retrieval_case()
     metrics = metrics_with_intervals(retrieval_ranks(*case), n_resamples=100)
     expected = retrieval_metrics(*case)
-    averaged = {name for name in expected if "/" in name and "median" not in name}
-    assert {name: m["value"] for name, m in metrics.items()} == {name: expected[name] for name in averaged}
+    assert {name: m["value"] for name, m in metrics.items()} == {
+        name: value for name, value in expected.items() if "/" in name
+    }
+
+
+def test_a_median_rank_has_no_interval():
+    metrics = metrics_with_intervals(retrieval_ranks(*retrieval_case()), n_resamples=100)
+    ends = {name for name, metric in metrics.items() if metric["low"] is None and metric["high"] is None}
+    assert ends == {"text_to_audio/median_rank", "audio_to_text/median_rank"}
 
 
 def test_metrics_with_intervals_resample_clips_in_both_directions():
@@ -148,12 +155,14 @@ def test_the_table_shows_percent_with_aligned_columns():
         {
             "text_to_audio/recall@1": {"value": 0.44162, "low": 0.4, "high": 0.5, "n": 4785},
             "audio_to_text/mAP@10": {"value": 1.0, "low": 1.0, "high": 1.0, "n": 957},
+            "audio_to_text/median_rank": {"value": 2.5, "low": None, "high": None, "n": 957},
         }
     )
     assert table.splitlines() == [
-        "metric                       %          interval     n",
-        "text_to_audio/recall@1   44.16    [40.00, 50.00]  4785",
-        "audio_to_text/mAP@10    100.00  [100.00, 100.00]   957",
+        "metric                            %          interval     n",
+        "text_to_audio/recall@1        44.16    [40.00, 50.00]  4785",
+        "audio_to_text/mAP@10         100.00  [100.00, 100.00]   957",
+        "audio_to_text/median_rank  rank 2.5                 -   957",
     ]
 
 
@@ -163,7 +172,7 @@ def test_the_table_shows_percent_with_aligned_columns():
         ([0.0, np.nan], [0, 1], {}, r"NaN or infinite entries at \[1\]"),
         ([0.0, 1.0], [0, 0], {}, "at least two clusters to resample, got 1"),
         ([0.0, 1.0], [0, 1, 2], {}, r"shapes \(2,\) and \(3,\)"),
-        ([0.0, 1.0], [0, 1], {"confidence": 95}, "`confidence` between 0 and 1, got 2000 and 95"),
+        ([0.0, 1.0], [0, 1], {"confidence": 95}, "`confidence` must be strictly between 0 and 1, got 95"),
         ([0.0, 1.0], [0, 1], {"n_resamples": 0}, "`n_resamples` must be positive"),
     ],
 )
@@ -173,7 +182,7 @@ def test_values_that_cannot_be_resampled_are_refused(values, clusters, settings,
 
 
 def test_systems_with_different_queries_are_refused():
-    with pytest.raises(ValueError, match=r"\(3,\) and \(2,\)"):
+    with pytest.raises(ValueError, match=r"\(1, 3\) and \(1, 2\)"):
         paired_difference([0, 1, 1], [0, 1], [0, 1, 2])
 
 

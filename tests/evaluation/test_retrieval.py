@@ -8,12 +8,7 @@ import torch
 from sklearn.metrics import coverage_error, label_ranking_average_precision_score, top_k_accuracy_score
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from supclap.evaluation import (
-    pooled_retrieval_metrics,
-    pooled_retrieval_ranks,
-    retrieval_metrics,
-    retrieval_ranks,
-)
+from supclap.evaluation import retrieval_metrics, retrieval_ranks
 from support.paths import ROOT
 
 
@@ -190,7 +185,7 @@ def test_bad_input_is_refused_by_name(arguments, message):
 
 def test_pooled_metrics_equal_the_oracle_over_each_pool():
     audio, text, clips = random_case(10, n_audio=23, n_text=60)
-    pools = pooled_retrieval_ranks(audio, text, clips, pool_size=10, seed=3).audio_clips.reshape(2, 10)
+    pools = retrieval_ranks(audio, text, clips, pool_size=10, seed=3).audio_clips.reshape(2, 10)
     queries = {"text_to_audio": [], "audio_to_text": []}
     for pool in pools:
         rows = [row for row, clip in enumerate(clips) if clip in pool]
@@ -198,7 +193,7 @@ def test_pooled_metrics_equal_the_oracle_over_each_pool():
         own = clips[rows][:, None] == pool
         queries["text_to_audio"] += [relevant_ranks(s, o)[0] for s, o in zip(scores, own, strict=True)]
         queries["audio_to_text"] += [relevant_ranks(s, o)[0] for s, o in zip(scores.T, own.T, strict=True)]
-    metrics = pooled_retrieval_metrics(audio, text, clips, pool_size=10, seed=3)
+    metrics = retrieval_metrics(audio, text, clips, pool_size=10, seed=3)
     for direction, ranks in queries.items():
         assert metrics[f"{direction}/recall@5"] == pytest.approx(np.mean(np.array(ranks) <= 5), abs=1e-12)
         assert metrics[f"{direction}/median_rank"] == np.median(ranks)
@@ -207,28 +202,28 @@ def test_pooled_metrics_equal_the_oracle_over_each_pool():
 
 def test_pools_are_disjoint_and_the_remainder_is_counted():
     audio, text, clips = random_case(11, n_audio=23, n_text=60)
-    metrics = pooled_retrieval_metrics(audio, text, clips, pool_size=5)
+    metrics = retrieval_metrics(audio, text, clips, pool_size=5)
     assert [metrics[key] for key in ("n_pools", "n_audio", "n_audio_left_out", "pool_size")] == [4, 20, 3, 5]
-    assert len(set(pooled_retrieval_ranks(audio, text, clips, pool_size=5).audio_clips)) == 20
+    assert len(set(retrieval_ranks(audio, text, clips, pool_size=5).audio_clips)) == 20
 
 
 def test_one_pool_of_all_clips_equals_the_whole_set():
     audio, text, clips = random_case(12)
     whole = retrieval_metrics(audio, text, clips)
-    pooled = pooled_retrieval_metrics(audio, text, clips, pool_size=len(audio))
+    pooled = retrieval_metrics(audio, text, clips, pool_size=len(audio))
     assert {name: pooled[name] for name in whole} == pytest.approx(whole, abs=1e-12)
 
 
 def test_pools_follow_the_seed():
     case = random_case(13)
-    first, again, other = (pooled_retrieval_ranks(*case, pool_size=5, seed=seed).audio_clips for seed in (0, 0, 1))
+    first, again, other = (retrieval_ranks(*case, pool_size=5, seed=seed).audio_clips for seed in (0, 0, 1))
     assert first.tolist() == again.tolist() != other.tolist()
 
 
 @pytest.mark.parametrize("pool_size", [0, 24])
 def test_a_pool_that_cannot_be_filled_is_refused(pool_size):
     with pytest.raises(ValueError, match=r"`pool_size` must be from 1 to the number of clips \(23\)"):
-        pooled_retrieval_metrics(*random_case(14), pool_size=pool_size)
+        retrieval_metrics(*random_case(14), pool_size=pool_size)
 
 
 def test_the_evaluate_module_loads_by_path_offline_and_equals_the_function(monkeypatch, tmp_path):

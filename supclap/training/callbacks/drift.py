@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
+from supclap.evaluation.embed import evaluation_mode
 from supclap.files import DRIFT, write_whole
 from supclap.losses import diagnostics as forces
 from supclap.training.towers import logit_scale
@@ -149,13 +150,8 @@ def _build_probe(loader, size: int, batch_size: int, device) -> tuple[list[dict[
 @torch.no_grad()
 def embed_in_eval_mode(model, batches: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
     """Audio and text embeddings of the batches, in eval mode; each module's mode is as before afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
+    with evaluation_mode(model):
         audio, text = zip(*(model.embed(batch) for batch in batches), strict=True)
-    finally:
-        for module, training in modes:
-            module.training = training
     return torch.cat(audio), torch.cat(text)
 
 
