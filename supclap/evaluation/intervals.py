@@ -39,7 +39,7 @@ class PairedDifference:
     p_value: float
 
 
-def cluster_totals(
+def _cluster_totals(
     values: np.ndarray, clusters: np.ndarray, groups: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """The sum `(G, C)` and the number `(G, C)` of the values of each group in each cluster; `None` makes one group."""
@@ -60,7 +60,7 @@ def cluster_totals(
     return totals.reshape(shape), np.bincount(cells, minlength=len(named) * len(unique)).reshape(shape)
 
 
-def mean_over_groups(totals: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def _mean_over_groups(totals: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """The unweighted mean over groups (the first axis) of the mean of each; a group without a value is left out."""
     means = np.divide(totals, sizes, out=np.zeros(totals.shape), where=sizes > 0)
     return means.sum(axis=0) / (sizes > 0).sum(axis=0)
@@ -111,14 +111,14 @@ def _bootstrap_means(values, clusters, n_resamples: int, seed: int, groups=None)
     """The mean of each resample `(n_resamples,)`. The draws depend on the clusters and the seed, not on the values."""
     if n_resamples < 1:
         raise ValueError(f"`n_resamples` must be positive, got {n_resamples}.")
-    totals, sizes = cluster_totals(values, clusters, groups)
+    totals, sizes = _cluster_totals(values, clusters, groups)
     n_clusters = totals.shape[1]
     generator = np.random.default_rng(seed)
     means = []
     for n in _chunks(n_resamples, n_clusters):
         drawn = generator.integers(0, n_clusters, (n, n_clusters))
         sums = [[each[drawn].sum(axis=1) for each in of_groups] for of_groups in (totals, sizes)]
-        means.append(mean_over_groups(*map(np.array, sums)))
+        means.append(_mean_over_groups(*map(np.array, sums)))
     return np.concatenate(means)
 
 
@@ -181,7 +181,7 @@ def paired_difference(
         np.stack([_bootstrap_means(run, clusters, n_resamples, seed, groups) for run in runs])
         for runs in (runs_a, runs_b)
     ]
-    totals, sizes = cluster_totals(differences, clusters, groups)
+    totals, sizes = _cluster_totals(differences, clusters, groups)
     # What each cluster adds to the mean. A flip of the sign of a cluster keeps the number of its values.
     parts = (totals / sizes.sum(axis=1, keepdims=True)).mean(axis=0)
     interval = _percentiles(_difference_of_drawn_runs(*draws, seed), confidence)

@@ -30,6 +30,9 @@ _KINDS = {
     "zero_shot": ("zero-shot-audio-classification", "Zero-shot audio classification"),
     "mteb": ("mteb", "MTEB"),
 }
+# What an entry of a `model-index` says of the record and of the data of its task.
+_DEPENDS_ON = ("templates", "language", "languages")
+_OF_DATA = ("n_clips", "n_texts", "n_labels", "pool_size", "options")
 
 
 # ---- Rows as text ----
@@ -100,11 +103,6 @@ def interval_text(value: Mapping[str, Any]) -> str:
     return "-" if value["low"] is None else f"[{100 * value['low']:.2f}, {100 * value['high']:.2f}]"
 
 
-def _value_and_interval(metric: str, value: Mapping[str, Any]) -> str:
-    text = value_text(metric, value)
-    return text if value["low"] is None else f"{text} {interval_text(value)}"
-
-
 def _heads(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{s['checkpoint']}, suite {s['suite']}: {CHOSEN_ON[s['chosen_on']]}" for s in summaries]
 
@@ -140,7 +138,7 @@ def _grid(summaries: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[
                 elif single:
                     cells[:] = [value_text(metric, value), interval_text(value), str(value["n"])]
                 else:
-                    cells[column] = _value_and_interval(metric, value)
+                    cells[column] = f"{value_text(metric, value)} {interval_text(value)}".removesuffix(" -")
     rows = [
         [task, " / ".join(sorted(filter(None, sizes[task, metric]))), metric, *cells]
         for (task, metric), cells in lines.items()
@@ -151,14 +149,12 @@ def _grid(summaries: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[
 def text_table(summaries: Sequence[Mapping[str, Any]]) -> str:
     """The table for a terminal; task and size are written once for all metrics of a task."""
     header, rows = _grid(summaries)
-    unscored = [row[:1] + row[3:4] for row in rows if not row[2]] if len(summaries) == 1 else []
-    shown, previous = [header], None
-    for row in rows:
-        if row[2] or not unscored:
-            shown.append(["", "", *row[2:]] if row[:2] == previous else row)
-        previous = row[:2]
-    # a reason may be long, and would widen a column for all lines
-    tables = [text_rows(part, n_left) for part, n_left in ((shown, 3), (unscored, 2)) if part]
+    # Of a single model, a row without a metric has a reason, which may be long and would widen a column for all lines.
+    scored = [row for row in rows if row[2] or len(summaries) > 1]
+    reasons = [row[:1] + row[3:4] for row in rows if row not in scored]
+    repeats = [row[:2] == before[:2] for row, before in zip(scored, [header, *scored], strict=False)]
+    shown = [["", "", *row[2:]] if repeat else row for row, repeat in zip(scored, repeats, strict=True)]
+    tables = [text_rows([header, *shown], n_left=3)] + ([text_rows(reasons, n_left=2)] if reasons else [])
     return "\n".join([*_heads(summaries), NOTE, *tables])
 
 
@@ -182,7 +178,7 @@ def models_table(summaries: Sequence[Mapping[str, Any]]) -> str:
                     continue
                 key = (task_title(entry), metric)
                 columns.setdefault(key, set()).add(size_text(entry))
-                own[key] = _value_and_interval(metric, value)
+                own[key] = f"{value_text(metric, value)} {interval_text(value)}".removesuffix(" -")
         cells.append(own)
     header = ["model", "checkpoint"]
     header += [
@@ -222,7 +218,7 @@ def write_tables(summaries: Sequence[Mapping[str, Any]], folder: str | Path) -> 
     folder = Path(folder)
     texts = {"results.md": markdown_table(summaries), "results.csv": csv_table(summaries)}
     texts["models.md"] = models_table(summaries)
-    done = any(entry["status"] == "done" for summary in summaries for entry in summary["results"])
+    done = any(entry.get("metrics") for summary in summaries for entry in summary["results"])
     if len(summaries) == 1 and done:
         name = Path(summaries[0]["checkpoint"]).name
         card = ModelCardData(model_name=name, eval_results=model_index(summaries[0]))
@@ -266,15 +262,14 @@ def model_index(summary: Mapping[str, Any], revision: str | None = None) -> list
     results = []
     for entry in summary["results"]:
         task_type, task_name = _KINDS[entry["kind"]]
-        record = {key: entry.get("record", {}).get(key) for key in ("templates", "language", "languages")}
-        sizes = {key: entry.get(key) for key in ("n_clips", "n_texts", "n_labels", "pool_size", "options")}
+        depends_on = {key: entry["record"][key] for key in _DEPENDS_ON if entry.get("record", {}).get(key)}
+        dataset_args = {key: entry[key] for key in _OF_DATA if entry.get(key)}
         # the path of a folder may tell who trained where
         data = str(entry.get("data"))
         data = Path(data).name if Path(data).is_absolute() else data
         for metric, value in entry.get("metrics", {}).items():
             unit, scale = ("%", 100) if is_share(metric) else ("rank", 1)
-            ends = None if value["low"] is None else [round(scale * value[end], 4) for end in ("low", "high")]
-            depends_on = {"fingerprint": summary.get("fingerprint"), **record, "unit": unit, "interval_95": ends}
+            ends = [round(scale * value[end], 4) for end in ("low", "high") if value[end] is not None]
             on_test = " (checkpoint chosen on test)" if summary["chosen_on"] == "test" else ""
             results.append(
                 EvalResult(
@@ -285,19 +280,18 @@ def model_index(summary: Mapping[str, Any], revision: str | None = None) -> list
                     dataset_config=entry["language"],
                     dataset_split=entry["split"],
                     dataset_revision=revision,
-                    dataset_args=_stated(sizes) or None,
+                    dataset_args=dataset_args or None,
                     metric_type=metric,
                     metric_name=metric.replace("_", " ").replace("/", ", ") + on_test,
                     metric_value=round(scale * value["value"], 4),
                     metric_args={
                         "chosen_on": summary["chosen_on"] or "not recorded",
-                        **_stated(depends_on),
+                        "fingerprint": summary["fingerprint"],
+                        **depends_on,
+                        "unit": unit,
+                        **({"interval_95": ends} if ends else {}),
                         "n": value["n"],
                     },
                 )
             )
     return results
-
-
-def _stated(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in fields.items() if value}

@@ -103,6 +103,21 @@ def test_equal_systems_differ_by_nothing_with_p_one():
     assert (result.difference, result.low, result.high, result.p_value) == (0, 0, 0, 1)
 
 
+def test_the_interval_of_a_difference_is_that_of_the_differences_of_the_queries():
+    values, clusters = clustered_values(12)
+    other = np.random.default_rng(13).normal(size=len(values))
+    result = paired_difference(values, other, clusters)
+    assert (result.low, result.high) == pytest.approx(bootstrap_interval(values - other, clusters), abs=1e-12)
+
+
+def test_several_runs_that_are_alike_count_as_one():
+    values, clusters = clustered_values(14)
+    single = paired_difference(values, 0 * values, clusters)
+    several = paired_difference([values] * 3, [0 * values] * 2, clusters)
+    for field in ("difference", "low", "high", "p_value"):
+        assert getattr(several, field) == pytest.approx(getattr(single, field), abs=1e-12)
+
+
 def test_swapping_the_systems_mirrors_the_comparison():
     values, clusters = clustered_values(9)
     ahead, behind = paired_difference(values, 0 * values, clusters), paired_difference(0 * values, values, clusters)
