@@ -18,7 +18,7 @@ from transformers import AutoModel, BertConfig, BertModel
 
 import supclap
 from supclap import CedConfig, CedModel, SupClapModel
-from supclap.data import load_corpus, stream_sources
+from supclap.data import load_corpus
 from supclap.data.corpora import hub, webdataset
 from supclap.errors import DataError, RecipeError, SuiteError
 from supclap.evaluation.encoders import load_encoder
@@ -207,7 +207,7 @@ def test_a_data_set_of_the_hub_cannot_name_files_of_this_machine(monkeypatch, tm
 def test_a_stream_of_the_hub_cannot_name_files_of_this_machine(monkeypatch, tmp_path):
     hub_rows(monkeypatch, str(tmp_path / "secret.wav"))
     with pytest.raises(DataError, match="audio is the file .*secret.wav"):
-        next(iter(stream_sources._hub(Path("owner/name"), "train", {})))
+        next(iter(hub.stream(Path("owner/name"), "train")))
 
 
 def test_audio_that_came_with_a_data_set_of_the_hub_is_read(monkeypatch, tmp_path):

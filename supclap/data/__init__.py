@@ -5,9 +5,10 @@ from supclap.errors import DataError
 from .augment import SpectrogramAugment, WaveformAugment
 from .collator import ContrastiveCollator
 from .corpora import load_corpus
-from .dataset import CaptionedClips, check_row
+from .dataset import CaptionedClips
 from .manifest import build_manifest
 from .mixture import CorpusMixture
+from .rows import check_row
 from .sampler import LengthGroupedSampler
 from .scenes import SceneMixer
 from .splits import load_splits

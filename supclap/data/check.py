@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .dataset import caption_languages, check_row, is_text
 from .inspection import ClipFacts, inspect_clip, map_rows
+from .rows import caption_languages, check_row, is_text
 
 
 # Training would refuse these; the others it takes.

@@ -10,7 +10,7 @@ import torch
 from processing_supclap.audio_supclap import load_waveform, resample, to_mono_float
 from processing_supclap.decoding_supclap import check_whole
 
-from .files import encoded
+from .rows import encoded_audio
 
 
 # Crops begin on a grid of 40 ms, which falls on whole samples at every usual rate: the samples of a crop are then those
@@ -26,7 +26,7 @@ def header_duration(audio: Any) -> float | None:
     """Seconds of a sound file as its header tells them; `None` where it does not, or where there is no file."""
     import soundfile
 
-    audio = encoded(audio)
+    audio = encoded_audio(audio)
     if not isinstance(audio, str | Path):
         return None
     try:
@@ -69,7 +69,7 @@ def _start(samples: int, sampling_rate: int, longest: int, draw: float) -> int:
 
 def _load_part(audio: Any, sampling_rate: int, longest: int, draw: float, name: str) -> np.ndarray | None:
     """The crop alone; `None` where the whole clip has to be loaded, or is hardly longer."""
-    audio = encoded(audio)
+    audio = encoded_audio(audio)
     if not isinstance(audio, str | Path | bytes) or sampling_rate % GRID:
         return None
     where = "" if isinstance(audio, bytes) else f" ({audio})"

@@ -16,8 +16,7 @@ from processing_supclap.decoding_supclap import decode
 from supclap.errors import DataError, name_some
 
 from .cropping import SEEKABLE
-from .files import encoded, without_folder
-from .rows import Rows, removed_of, select
+from .rows import LazyRows, Rows, encoded_audio, removed_of, select
 
 
 SILENT_PEAK = 1e-4  # -80 dBFS
@@ -97,7 +96,7 @@ def content_hash(audio: Any) -> str:
 
 def inspect_clip(audio, name: str) -> ClipFacts:
     """Decodes a clip in full and looks at it; whatever is wrong with it is in `error`."""
-    if encoded(audio) is None:
+    if encoded_audio(audio) is None:
         return ClipFacts(error=f"{name} has no audio.")
     try:
         file_hash = content_hash(audio)
@@ -123,7 +122,7 @@ def inspect_clip(audio, name: str) -> ClipFacts:
 
 
 def _decode(audio, name: str) -> tuple[int, np.ndarray]:
-    file = encoded(audio)
+    file = encoded_audio(audio)
     if isinstance(file, str | Path | bytes | bytearray | memoryview):
         samples, rate = decode(file, name)
         return rate, samples
@@ -142,7 +141,7 @@ def _run_share(loud: np.ndarray) -> float:
 
 def _can_open(audio, name: str) -> ClipFacts:
     """A look at the head and the end of the file or bytes; only what seems wrong is decoded."""
-    file = encoded(audio)
+    file = encoded_audio(audio)
     if isinstance(file, bytes | bytearray | memoryview):
         file = io.BytesIO(file)
     return (
@@ -204,7 +203,14 @@ def inspect_rows(
     return map_rows(lambda row: look(row.get("audio"), f"clip {row['id']!r}"), rows, progress, workers)
 
 
-def drop_undecodable(rows: Sequence[dict], where: str, skip_bad: bool) -> "Rows | Sequence[dict]":
+def without_folder(reason: str, audio: Any) -> str:
+    """A reason that names a clip's file by its name alone, for lists that are published: folders are private."""
+    path = audio.get("path") if isinstance(audio, dict) else audio
+    folder = os.path.dirname(path) if isinstance(path, str | Path) else ""
+    return reason.replace(f"{folder}{os.sep}", "") if folder else reason
+
+
+def drop_undecodable(rows: Sequence[dict], where: str, skip_bad: bool) -> Rows | LazyRows | Sequence[dict]:
     """Rows whose audio opens and does not break off, or with `skip_bad` those whose audio decodes from end to end.
 
     Raises:

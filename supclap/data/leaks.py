@@ -1,6 +1,6 @@
 """Leak lists: recordings of evaluation sets that must not be trained on.
 
-A recording is what clips are cut from, spelt alike in all corpora (`youtube:ID`, `freesound:NUMBER`), so that a clip of
+A recording is what clips are cut from, spelled alike in all corpora (`youtube:ID`, `freesound:NUMBER`), so that a clip of
 one corpus is found in another one whatever its file is called there.
 """
 
@@ -9,8 +9,9 @@ from pathlib import Path
 
 from supclap.errors import DataError
 
-from .files import one_or_more, read_csv, read_json
+from .columns import one_or_more
 from .rows import LazyRows, Rows, removed_of, select, without_audio
+from .text_files import read_csv, read_json
 
 
 # evaluation set -> the published list (WavCaps) of what to leave out for it

@@ -11,10 +11,9 @@ from urllib.parse import urlsplit
 from supclap.files import MANIFEST, write_json
 
 from .audio_hashes import AudioHashes
-from .dataset import caption_languages
 from .inspection import map_rows
 from .mixture import CorpusMixture
-from .rows import removed_of, without_audio
+from .rows import caption_languages, removed_of, without_audio
 from .streaming import RowStream
 
 

@@ -9,7 +9,8 @@ import torch
 from processing_supclap.audio_supclap import load_waveform
 
 from .augment import change_speed
-from .dataset import check_row, saying_how_to_find_all, stable_hash
+from .dataset import advising_data_check, stable_hash
+from .rows import check_row
 from .waveform_cache import WaveformCache
 
 
@@ -27,7 +28,8 @@ class SceneMixer:
     """A sequence of scenes of a few seconds, each a function of `(seed, epoch, index)` alone.
 
     A scene is one sound, one sound after another, or one sound over a quieter other one. Silence at the ends of a
-    recording is left out; short recordings repeat with pauses, long ones are cut. A `"clip"` is a recording as it is. Rows come out in the row format, with one caption per pair of source captions.
+    recording is left out; short recordings repeat with pauses, long ones are cut. A `"clip"` is a recording as it is.
+    Scenes are rows in the row format, with one caption per pair of source captions.
 
     Args:
         rows: Recordings in the row format; those of one `label` (the first caption when absent) are never mixed
@@ -157,7 +159,7 @@ class SceneMixer:
         take, trim, speed = key
         row = self.rows[take]
         name = f"clip {row['id']!r}"
-        with saying_how_to_find_all():
+        with advising_data_check():
             wave = load_waveform(row["audio"], target_sampling_rate=self.sampling_rate, name=name).numpy()
         if trim:
             sounding = np.flatnonzero(np.abs(wave) > SILENCE * np.abs(wave).max())

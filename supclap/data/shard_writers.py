@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from .corpora.webdataset import KEPT
-from .dataset import caption_languages
+from .rows import caption_languages
 
 
 # Arguments of soundfile. Opus takes 64 kbit/s, between 6 and 256: its own choice for 16 kHz, 13 to 25 kbit/s, changes

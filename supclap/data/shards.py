@@ -15,14 +15,14 @@ import numpy as np
 
 from processing_supclap.audio_supclap import check_sampling_rate, load_waveform
 from supclap.errors import DataError, name_some
-from supclap.files import write_json
+from supclap.files import replacing, write_json
 
 from .audio_hashes import AUDIO_HASHES, AudioHashes
 from .corpora.webdataset import KEPT, REPORT
-from .files import read_json, without_folder
-from .inspection import map_rows
+from .inspection import map_rows, without_folder
 from .rows import removed_of, without_audio
 from .shard_writers import CODECS, FORMS, OPUS_RATES, encode
+from .text_files import read_json
 
 
 FORMAT_VERSION = 2
@@ -80,8 +80,7 @@ def prepare(
     total = -(-len(rows) // clips_per_shard)
     writer, name_of = FORMS[form]
     places = [folder / name_of(split, number, total) for number in range(total)]
-    for place in {folder, *(path.parent for path in places)}:
-        place.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     identity = {
         "format": REPORT,
         "version": FORMAT_VERSION,
@@ -95,8 +94,8 @@ def prepare(
     try:
         with FileLock(folder / f".{split}.lock", timeout=0), AudioHashes(folder / AUDIO_HASHES) as hashes:
             _check_folder(folder, split, identity, places)
-            for left in (*folder.glob(f"{split}.part*"), *places[0].parent.glob(f"{split}-*.part*")):
-                left.unlink()  # of a run that was killed
+            for left in (*folder.glob(f"{split}.json.part*"), *places[0].parent.glob(f"{split}-*.part*")):
+                left.unlink()  # a run that was killed was writing it
             shards = []
             for number, path in enumerate(places):
                 chosen = range(number * clips_per_shard, min((number + 1) * clips_per_shard, len(rows)))
@@ -148,6 +147,7 @@ def _report(rows: Sequence[dict], folder: Path, identity: dict, shards: list[dic
 
 
 def _note(path: Path) -> Path:
+    """The file that says what a shard was made from, until the report says so for all of them."""
     return path.with_suffix(".done.json")
 
 
@@ -205,12 +205,11 @@ class _Shard:
         return {key: known[key] for key in SHARD_KEYS}
 
     def write(self, writer: Callable, folder: Path) -> dict:
-        """Writes the shard beside its place and moves it there when it is whole, then a note with its checksum."""
-        part = _part(self.path)
+        """Writes the shard, whole or not at all, and then a note with its checksum."""
         known = {"name": self.path.relative_to(folder).as_posix(), "content": self.content}
         known |= {"clips": 0, "seconds": 0.0, "peak_reduced": 0, "removed": []}
         codec = self.identity["codec"]
-        with closing(writer(part, self.identity["sampling_rate"])) as shard:
+        with replacing(self.path) as part, closing(writer(part, self.identity["sampling_rate"])) as shard:
             encoded = self._map(self._encode, self.chosen, self.label)
             for index, (audio, seconds, reduced, error) in zip(self.chosen, encoded):
                 row = without_audio(self.rows, index)
@@ -221,8 +220,7 @@ class _Shard:
                 known["clips"] += 1
                 known["seconds"] += seconds
                 known["peak_reduced"] += reduced
-        known |= {"bytes": part.stat().st_size, "blake2b": _file_hash(part)}
-        part.replace(self.path)
+        known |= {"bytes": self.path.stat().st_size, "blake2b": _file_hash(self.path)}
         write_json(_note(self.path), self.identity | known)
         return {key: known[key] for key in SHARD_KEYS}
 
@@ -270,7 +268,3 @@ def _hash(items: Iterable) -> str:
 def _file_hash(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
-def _part(path: Path) -> Path:
-    return path.with_suffix(".part")

@@ -13,7 +13,7 @@ from transformers.utils import logging
 
 from processing_supclap import SupClapFeatureExtractor
 from supclap.data.collator import ContrastiveCollator
-from supclap.data.dataset import caption_languages
+from supclap.data.rows import caption_languages
 from supclap.data.sampler import LengthGroupedSampler
 from supclap.data.scenes import SceneMixer
 from supclap.data.streaming import StreamedClips

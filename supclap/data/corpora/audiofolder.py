@@ -7,13 +7,15 @@ splits whose classes are their folders. Names of files never decide a split, as 
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from supclap.errors import DataError
 
-from ..files import AUDIO_SUFFIXES
-from ..tables import columns_of, file_of, read_table, table_rows
-from .common import LABEL_TEMPLATE, label_caption
+from ..audio_index import AUDIO_SUFFIXES
+from ..columns import ColumnMapping
+from ..labels import label_caption
+from ..tables import COLUMNS, columns_of, file_of, read_table, table_rows
 
 
 SPLITS: dict[str, str] = {}  # any
@@ -23,50 +25,39 @@ SPLIT_COLUMN = "split"
 METADATA = tuple(f"metadata{suffix}" for suffix in (".csv", ".jsonl", ".parquet"))
 
 
-def load(
-    folder: Path,
-    split: str,
-    audio_column: str = "file_name",
-    caption_columns: str | Sequence[str] | None = None,
-    label_column: str | None = None,
-    template: str = LABEL_TEMPLATE,
-    language: str | None = None,
-    licence: str | None = None,
-) -> Iterator[dict]:
+def load(folder: Path, split: str, **columns) -> Iterator[dict]:
     """Rows of a split.
 
     Args:
         folder: The folder.
         split: A value of the column `split` or the name of a folder in it; `train` is all else.
-        audio_column: Column of the file, relative to the metadata.
-        caption_columns: Columns of captions; each may hold a list. Those that go by a usual name when omitted.
-        label_column: Column of the class, whose template caption stands in where there are no captions.
-        template: Caption of a class.
-        language: Language of the captions where the metadata has no column `language`.
-        licence: Licence where the metadata has no column `licence`.
+        columns: What the columns of the metadata mean, as arguments of [`~supclap.data.columns.ColumnMapping`]; the
+            audio is a `file_name` relative to the metadata when omitted. Without metadata, `template`, `language` and
+            `licence` count.
     """
+    mapping = replace(COLUMNS, **columns)
     split = canonical(split)
     place = _place(folder, split)
-    given = {"language": language, "licence": licence}
     own, whole = _metadata(place) if place else None, _metadata(folder)
     if own or whole:
         path = own or whole
         table = read_table(path)
         if not own:
-            splits = splits_of(path, table, audio_column)
+            splits = splits_of(path, table, mapping.audio_column)
             table = [record for record, name in zip(table, splits, strict=True) if name == split]
             if not table:
                 raise DataError(
                     f"{path}: no row is of the split {split!r}; there are {', '.join(sorted(set(splits)))}."
                 )
-        prefix = f"{place.name}/" if own else ""
-        yield from table_rows(
-            table, path, audio_column, caption_columns, label_column, template, defaults=given, prefix=prefix
-        )
+        yield from table_rows(table, path, mapping, prefix=f"{place.name}/" if own else "")
         return
     if place is None and split != "train":
         raise DataError(f"{str(folder)!r} has no folder {split!r}.")
-    place = place or folder
+    yield from _rows_of_class_folders(folder, place or folder, mapping)
+
+
+def _rows_of_class_folders(folder: Path, place: Path, mapping: ColumnMapping) -> Iterator[dict]:
+    """Rows of a split without metadata: `place` has a folder for each class, at any depth below it lie the files."""
     found = 0
     for root, folders, files in os.walk(place):
         folders.sort()
@@ -82,11 +73,12 @@ def load(
                 "id": str(path.relative_to(folder)),
                 "file": file,
                 "audio": str(path),
-                "captions": label_caption(template, [label]),
+                "captions": label_caption(mapping.template, [label]),
                 "label": label,
                 "group": label,
                 "source": folder.name,
-                **given,
+                "language": mapping.language,
+                "licence": mapping.licence,
             }
     if not found:
         raise DataError(f"{str(place)!r} holds neither {', '.join(METADATA)} nor folders of audio files.")
@@ -109,10 +101,12 @@ def canonical(name: str) -> str:
 
 
 def _place(folder: Path, split: str) -> Path | None:
+    """The folder of a split, where there is one."""
     return next((folder / name for name in FOLDERS.get(split, (split,)) if (folder / name).is_dir()), None)
 
 
 def _metadata(place: Path) -> Path | None:
+    """The table that lies in a folder, where there is one."""
     return next((place / name for name in METADATA if (place / name).is_file()), None)
 
 

@@ -7,7 +7,8 @@ metadata file beside the captions tells the Freesound recording and the licence 
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..files import AudioIndex, first_existing, read_csv
+from ..audio_index import AudioIndex
+from ..text_files import annotation_file, read_csv
 from .common import freesound, json_rows, numbered
 
 
@@ -29,7 +30,7 @@ def load(folder: Path, split: str, annotations: str | None = None, audio_dir: st
     long, short = SPLITS[split], _SHORT[split]
     names = [f"clotho_captions_{long}.csv", f"csv_files/{short}.csv", f"{short}.csv", f"{long}_captions.csv"]
     names += [f"retrieval_json_files/{short}.json", f"{short}.json"]
-    path = folder / annotations if annotations else first_existing(folder, names, f"captions of Clotho {split}")
+    path = annotation_file(folder, annotations, names, f"captions of Clotho {split}")
     own = [place for place in (long, f"clotho_audio_{long}", f"waveforms/{short}", short) if (folder / place).is_dir()]
     index = AudioIndex(folder / (audio_dir or (own[0] if own else "")))
     if path.suffix == ".json":
