@@ -14,7 +14,7 @@ from typing import Any
 from supclap.errors import DataError
 
 from .labels import DEFAULT_TEMPLATE, label_caption, label_of
-from .rows import caption_languages, clean_captions
+from .rows import clean_captions
 
 
 # Columns that become keys of the row as they are.
@@ -147,14 +147,6 @@ def captions_of(cell: Any, where: str) -> list:
     if cell is None or cell == "":
         return []
     return list(cell) if isinstance(cell, list | tuple) else [cell]
-
-
-def add_captions(row: dict, other: dict) -> None:
-    """Appends the captions of another row of the same clip, with their languages where either row tells them."""
-    if "language" in row or "language" in other:
-        languages = caption_languages(row) + caption_languages(other)
-        row["language"] = languages[0] if len(set(languages)) == 1 else languages
-    row["captions"] = row["captions"] + other["captions"]
 
 
 def _passed_on(record: Mapping, where: str) -> dict:

@@ -15,7 +15,7 @@ A row is a dictionary that describes one clip:
 | `source`, `author`, `licence` | optional: where the clip comes from, who made it, and under which terms |
 
 A loader may add `file`, the name of the audio file, and leave `audio` empty where that file is missing; messages then
-name the file. [`UncheckedRows.checked`] takes both away.
+name the file. [`accept_rows`] takes both away.
 """
 
 from abc import abstractmethod
@@ -24,9 +24,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from supclap.errors import DataError, name_some
-
-
-HOW_TO_SKIP = "Repair them, or leave them out with skip_bad: true; they are then counted and listed in the manifest."
 
 
 def is_text(caption: object) -> bool:
@@ -136,15 +133,7 @@ class UncheckedRows:
     folder: str
 
     def checked(self, skip_bad: bool = False) -> Rows | LazyRows:
-        """The usable rows; the others are an error, or with `skip_bad` left out and noted in `removed`.
-
-        The audio itself is not opened.
-
-        Raises:
-            DataError: There are no rows, two have one id, or some cannot be used; the first 20 and the count are named.
-        """
-        if isinstance(self.rows, LazyRows):
-            return _accept_lazy_rows(self.rows, self.where, skip_bad)
+        """The usable rows; see [`accept_rows`]."""
         return accept_rows(self.rows, self.where, self.folder, skip_bad)
 
     def as_they_are(self) -> Rows | LazyRows:
@@ -154,11 +143,13 @@ class UncheckedRows:
         return Rows({"audio": None, **row, "captions": clean_captions(row.get("captions", []))} for row in self.rows)
 
 
-def accept_rows(rows: Iterable[dict], where: str, folder: str, skip_bad: bool) -> Rows:
-    """The usable rows of a loader; see [`UncheckedRows.checked`].
+def accept_rows(rows: Iterable[dict] | LazyRows, where: str, folder: str, skip_bad: bool = False) -> Rows | LazyRows:
+    """The usable rows; the others are an error, or with `skip_bad` left out and noted in `removed`.
+
+    The audio is not opened.
 
     Args:
-        rows: The rows.
+        rows: Rows of a loader.
         where: What messages call them.
         folder: Where the audio was looked for.
         skip_bad: Whether rows that cannot be used are left out and noted, rather than an error.
@@ -166,58 +157,59 @@ def accept_rows(rows: Iterable[dict], where: str, folder: str, skip_bad: bool) -
     Raises:
         DataError: There are no rows, two have one id, or some cannot be used; the first 20 and the count are named.
     """
-    accepted, missing, broken, removed = [], [], [], []
+    lazy = isinstance(rows, LazyRows)
+    if not lazy:
+        rows = Rows({key: value for key, value in row.items() if value is not None} for row in rows)
+    kept, missing, broken, removed = [], [], [], removed_of(rows)
     seen: dict[str, int] = {}
-    count = 0
-    for index, row in enumerate(rows):
-        count += 1
-        row = {key: value for key, value in row.items() if value is not None}
+    for index in range(len(rows)):
+        row = rows.without_audio(index) | {"audio": "not read yet"} if lazy else rows[index]
         file = row.pop("file", None)
         row["captions"] = clean_captions(row.get("captions", []))
         if seen.setdefault(row["id"], index) != index:
             raise DataError(f"{where}: rows {seen[row['id']]} and {index} have the same id {row['id']!r}.")
-        reason = None
         if "audio" not in row:
-            reason = f"no audio file {file!r}"
             missing.append(f"row {index} (id {row['id']!r}): {file!r}")
-        else:
-            try:
-                check_row(row, index)
-            except ValueError as error:
-                reason = str(error)
-                broken.append(reason.rstrip("."))
-        if reason:
-            removed.append({"id": row["id"], "reason": reason})
-        else:
-            accepted.append(row)
-    if not count:
+            removed.append({"id": row["id"], "reason": f"no audio file {file!r}"})
+            continue
+        try:
+            check_row(row, index)
+            kept.append(index)
+        except ValueError as error:
+            broken.append(str(error).rstrip("."))
+            removed.append({"id": row["id"], "reason": str(error)})
+    if not len(rows):
         raise DataError(f"{where}: no rows.")
-    if removed and not accepted:
+    if not kept:
         raise DataError(
-            f"{where}: none of the {count} clips can be used; the first: {removed[0]['reason']}. Audio was looked for "
-            f"under {folder!r}."
+            f"{where}: none of the {len(rows)} clips can be used; the first: {removed[0]['reason']}. Audio was looked "
+            f"for under {folder!r}."
         )
     if missing and not skip_bad:
         raise DataError(
-            f"{where}: {len(missing)} of {count} audio files are missing under {folder!r}: {name_some(missing)}. Get "
+            f"{where}: {len(missing)} of {len(rows)} audio files are missing under {folder!r}: {name_some(missing)}. Get "
             "them, or leave their rows out with skip_bad: true; they are then counted and listed in the manifest."
         )
     if broken and not skip_bad:
-        raise DataError(f"{where}: {len(broken)} of {count} rows cannot be used: {name_some(broken)}. {HOW_TO_SKIP}")
-    return Rows(accepted, removed)
+        raise DataError(
+            f"{where}: {len(broken)} of {len(rows)} rows cannot be used: {name_some(broken)}. Repair them, or leave "
+            "them out with skip_bad: true; they are then counted and listed in the manifest."
+        )
+    return select(rows, kept, removed)
 
 
-def _accept_lazy_rows(rows: LazyRows, where: str, skip_bad: bool) -> LazyRows:
-    """As [`accept_rows`], for rows whose audio is not to be read yet."""
-    kept, bad = [], []
-    for index in range(len(rows)):
-        row = rows.without_audio(index)
-        try:
-            check_row(row | {"audio": ""}, index)
-            kept.append(index)
-        except ValueError as error:
-            bad.append({"id": row.get("id"), "reason": str(error)})
-    if bad and (not skip_bad or not kept):
-        named = name_some([item["reason"].rstrip(".") for item in bad])
-        raise DataError(f"{where}: {len(bad)} of {len(rows)} rows cannot be used: {named}. {HOW_TO_SKIP}")
-    return rows.select(kept, [*rows.removed, *bad]) if bad else rows
+def join_captions(rows: Iterable[dict]) -> list[dict]:
+    """One row a clip, from rows of one caption or more each: rows of one id are joined, wherever they stand.
+
+    A clip takes all but its captions and their languages from the first of its rows.
+    """
+    clips: dict[str, dict] = {}
+    for row in rows:
+        known = clips.setdefault(row["id"], row)
+        if known is row:
+            continue
+        if "language" in known or "language" in row:
+            languages = caption_languages(known) + caption_languages(row)
+            known["language"] = languages[0] if len(set(languages)) == 1 else languages
+        known["captions"] = known["captions"] + row["captions"]
+    return list(clips.values())

@@ -15,9 +15,9 @@ from supclap.errors import DataError
 from .columns import ColumnMapping, one_or_more
 from .corpora import can_stream, default_splits, find_corpus
 from .inspection import drop_undecodable
-from .leaks import exclude_leaks, leaked_recordings
+from .leaks import exclude_leaks, leaks_of, leave_out
 from .mixture import CorpusMixture
-from .rows import UncheckedRows, removed_of, select, without_audio
+from .rows import UncheckedRows, removed_of, without_audio
 from .streaming import RowStream, stream_corpus, stream_rows
 from .tables import clip_id, columns_of, read_table, table_rows
 
@@ -205,28 +205,15 @@ def _recordings(splits: Iterable[Sequence[dict]]) -> set:
 
 def _without_leaks(args: "DataArguments", rows: Sequence[dict], name: str, held_out: set) -> Sequence[dict]:
     """Rows whose recording is neither held out for evaluation nor on a leak list."""
-    rows = _without_held_out(rows, held_out)
+    n_removed = len(removed_of(rows))
+    every = "Every training clip is cut from a recording of validation or test"
+    rows = leave_out(rows, dict.fromkeys(held_out, "is in validation or test"), every)
+    if leaks := removed_of(rows)[n_removed:]:
+        named = ", ".join(item["id"] for item in leaks[:20])
+        print(f"dropped {len(leaks)} training clips whose recording is in validation or test: {named}")
     if not args.exclude_leaks_of:
         return rows
     return exclude_leaks(rows, args.exclude_leaks_of, args.leak_lists or args.data_dir, name)
-
-
-def _without_held_out(rows: Sequence[dict], held_out: set) -> Sequence[dict]:
-    """Rows whose recording is not held out for evaluation; those left out are noted and printed."""
-    kept, leaks = [], []
-    for index in range(len(rows)):
-        row = without_audio(rows, index)
-        if row.get("recording") in held_out:
-            leaks.append({"id": row["id"], "reason": f"leak: {row['recording']} is in validation or test"})
-        else:
-            kept.append(index)
-    if not leaks:
-        return rows
-    named = ", ".join(item["id"] for item in leaks[:20])
-    print(f"dropped {len(leaks)} training clips whose recording is in validation or test: {named}")
-    if not kept:
-        raise DataError("Every training clip is cut from a recording of validation or test; nothing is left.")
-    return select(rows, kept, [*removed_of(rows), *leaks])
 
 
 # ---- Streams ----
@@ -247,8 +234,6 @@ def _stream_of_corpus(args: "DataArguments", held_out: set) -> RowStream:
     chosen = one_or_more(args.train_splits or default_splits(args.corpus, args.data_dir)["train"])
     if len(chosen) > 1:
         raise DataError(f"{args.corpus}: name one split, not {', '.join(map(str, chosen))}.")
-    leak_lists = one_or_more(args.exclude_leaks_of or ())
-    for name in leak_lists:
-        held_out = held_out | leaked_recordings(name, args.leak_lists or args.data_dir)
-    options = args.corpus_options or {}
-    return stream_corpus(args.corpus, Path(args.data_dir), str(chosen[0]), options, held_out, bool(leak_lists))
+    left_out = held_out | set(leaks_of(args.exclude_leaks_of or (), args.leak_lists or args.data_dir))
+    options, must_know = args.corpus_options or {}, bool(args.exclude_leaks_of)
+    return stream_corpus(args.corpus, Path(args.data_dir), str(chosen[0]), options, left_out, must_know)

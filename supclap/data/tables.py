@@ -8,8 +8,8 @@ from typing import Any
 
 from supclap.errors import DataError
 
-from .columns import ColumnMapping, add_captions, is_missing
-from .rows import encoded_audio
+from .columns import ColumnMapping, is_missing
+from .rows import encoded_audio, join_captions
 from .text_files import read_csv, read_text, refuse_stand_in
 
 
@@ -78,14 +78,12 @@ def file_of(cell: Any) -> str | None:
     return None if is_missing(cell) or isinstance(cell, bytes) else str(cell)
 
 
-def clip_id(record: Mapping, columns: ColumnMapping, number: int) -> str:
-    """The id of the clip of a record: its own, else the name of its file, else the record's number."""
-    own = _own_id(record, columns)
-    return (file_of(record.get(columns.audio_column)) or f"row {number}") if is_missing(own) else str(own)
-
-
-def _own_id(record: Mapping, columns: ColumnMapping) -> Any:
-    return record.get(columns.id_column or "id")
+def clip_id(record: Mapping, columns: ColumnMapping, number: int, prefix: str = "") -> str:
+    """The id of the clip of a record: its own, else the name of its file behind a prefix, else the record's number."""
+    own = record.get(columns.id_column or "id")
+    if is_missing(own):
+        return prefix + (file_of(record.get(columns.audio_column)) or f"row {number}")
+    return str(own)
 
 
 def table_rows(
@@ -107,20 +105,17 @@ def table_rows(
         DataError: A column is missing, a duration is no number, or two files have one id.
     """
     columns = columns.found_in(columns_of(table), str(path))
-    clips: dict[str, dict] = {}
-    for number, record in enumerate(table):
-        where = f"{path}, row {number}"
+    files: dict[str, str | None] = {}
+
+    def row_of(number: int, record: dict) -> dict:
         audio = record.get(columns.audio_column)
         file = file_of(audio)
         if not isinstance(encoded_audio(audio), bytes):
             audio = str(path.parent / (file or ""))
             audio = audio if os.path.isfile(audio) else None
-        clip = (prefix if is_missing(_own_id(record, columns)) else "") + clip_id(record, columns, number)
-        row = {"id": clip, "file": file, "audio": audio, **columns.row(record, where)}
-        known = clips.setdefault(clip, row)
-        if known is row:
-            continue
-        if known["file"] != file:
-            raise DataError(f"{where}: the id {clip!r} is also that of {known['file']!r}.")
-        add_captions(known, row)
-    yield from clips.values()
+        where, clip = f"{path}, row {number}", clip_id(record, columns, number, prefix)
+        if files.setdefault(clip, file) != file:
+            raise DataError(f"{where}: the id {clip!r} is also that of {files[clip]!r}.")
+        return {"id": clip, "file": file, "audio": audio} | columns.row(record, where)
+
+    yield from join_captions(row_of(number, record) for number, record in enumerate(table))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from supclap.errors import DataError
 
-from ..columns import ColumnMapping, add_captions
+from ..columns import ColumnMapping
 from ..labels import label_of
-from ..rows import LazyRows
+from ..rows import LazyRows, join_captions
 
 
 if TYPE_CHECKING:
@@ -143,10 +143,8 @@ class DatasetRows(LazyRows):
         return self.without_audio(index) | ({} if audio is None else {"audio": audio})
 
     def without_audio(self, index: int) -> dict:
-        first, *others = (self.reader.row(self._without_audio[record], record) for record in self._records[index])
-        for other in others:
-            add_captions(first, other)
-        return first
+        rows = (self.reader.row(self._without_audio[record], record) for record in self._records[index])
+        return join_captions(rows)[0]
 
     def audio_place(self, index: int) -> tuple[tuple[str, ...], tuple[str, int]] | None:
         files = tuple(file["filename"] for file in self.dataset.cache_files)
