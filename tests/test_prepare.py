@@ -220,7 +220,7 @@ def test_a_file_in_the_place_of_the_report_is_not_overwritten(originals, tmp_pat
 def test_what_a_killed_run_left_half_written_is_removed(originals, tmp_path):
     for name in (
         "train-000000.tar.part47",
-        "train-000009.done.json.part47",
+        "train.progress.json.part47",
         "train.json.part47",
         "test-000000.tar.part47",
     ):

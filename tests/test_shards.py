@@ -10,7 +10,6 @@ import pytest
 import soundfile
 
 from supclap.data import load_corpus
-from supclap.data.columns import ColumnMapping
 from supclap.data.corpora import hub
 from supclap.data.corpora.hub import DatasetRows
 from supclap.errors import DataError
@@ -120,20 +119,22 @@ def audio_dataset():
 
 
 def test_any_dataset_becomes_rows_grouped_by_id_without_decoding():
-    rows = DatasetRows(audio_dataset(), ColumnMapping("sound", "sentence", label_column="kind", id_column="clip"))
+    rows = DatasetRows(
+        audio_dataset(), audio_column="sound", label_column="kind", caption_columns=["sentence"], id_column="clip"
+    )
     assert [(row["id"], row["captions"], row["label"]) for row in rows] == [
         ("x", ["one", "three"], "rain"),
         ("y", ["two"], "dog"),
     ]
     assert soundfile.read(BytesIO(rows[1]["audio"]["bytes"]))[0][0] == pytest.approx(0.2, abs=1e-4)
-    labelled = DatasetRows(audio_dataset(), ColumnMapping("sound", label_column="kind", template="sound of {}"))
+    labelled = DatasetRows(audio_dataset(), audio_column="sound", label_column="kind", template="sound of {}")
     assert labelled[0]["captions"] == ["sound of rain"]
 
 
 def test_minus_one_is_no_class_of_a_dataset():
     data = audio_dataset()
     unlabelled = data.remove_columns("kind").add_column("kind", [-1, 0, 1]).cast_column("kind", data.features["kind"])
-    rows = DatasetRows(unlabelled, ColumnMapping("sound", label_column="kind"))
+    rows = DatasetRows(unlabelled, audio_column="sound", label_column="kind", caption_columns=[])
     assert [row.get("label") for row in rows] == [None, "dog", "rain"]
     assert [row["captions"] for row in rows] == [[], ["This is a sound of dog."], ["This is a sound of rain."]]
 

@@ -98,11 +98,8 @@ def _find_in_table(path: Path, splits: Iterable[str] | None, options: Mapping) -
             f"{path}: a table has no option {', '.join(unknown)}; its options are {', '.join(COLUMN_OPTIONS)}."
         )
     table = read_table(path)
-    parts = {path.stem: table}
-    if audiofolder.SPLIT_COLUMN in columns_of(table):
-        parts = {}
-        for record, split in zip(table, audiofolder.splits_of(path, table), strict=True):
-            parts.setdefault(split, []).append(record)
+    has_splits = audiofolder.SPLIT_COLUMN in columns_of(table)
+    parts = audiofolder.tables_by_split(path, table) if has_splits else {path.stem: table}
     mapping = dataclasses.replace(COLUMNS, **options)
     chosen = _chosen(path, parts, splits and map(audiofolder.canonical, splits))
     return {

@@ -43,12 +43,10 @@ def load(folder: Path, split: str, **columns) -> Iterator[dict]:
         path = own or whole
         table = read_table(path)
         if not own:
-            splits = splits_of(path, table, mapping.audio_column)
-            table = [record for record, name in zip(table, splits, strict=True) if name == split]
-            if not table:
-                raise DataError(
-                    f"{path}: no row is of the split {split!r}; there are {', '.join(sorted(set(splits)))}."
-                )
+            tables = tables_by_split(path, table, mapping.audio_column)
+            if split not in tables:
+                raise DataError(f"{path}: no row is of the split {split!r}; there are {', '.join(sorted(tables))}.")
+            table = tables[split]
         yield from table_rows(table, path, mapping, prefix=f"{place.name}/" if own else "")
         return
     if place is None and split != "train":
@@ -90,7 +88,7 @@ def splits_in(folder: Path, audio_column: str = "file_name") -> list[str]:
     places = {split: _place(folder, split) for split in FOLDERS}
     found = {split for split, place in places.items() if place and (not whole or _metadata(place))}
     if whole:
-        found |= set(splits_of(whole, read_table(whole), audio_column))
+        found |= set(tables_by_split(whole, read_table(whole), audio_column))
     known = [split for split in FOLDERS if split in found]
     return [*known, *sorted(found - set(known))] or ["train"]
 
@@ -110,17 +108,24 @@ def _metadata(place: Path) -> Path | None:
     return next((place / name for name in METADATA if (place / name).is_file()), None)
 
 
-def splits_of(path: Path, table: Sequence[dict], audio_column: str = "file_name") -> list[str]:
-    """The split of each record of the metadata of a whole folder, by its column `split` or else its folder.
+def tables_by_split(
+    path: Path, table: Sequence[dict], audio_column: str = COLUMNS.audio_column
+) -> dict[str, list[dict]]:
+    """The records of each split in the metadata of a whole folder, by the column `split` or else the folder of the file.
 
     Raises:
         DataError: The column is there, and has no value for a row.
     """
     if SPLIT_COLUMN not in columns_of(table):
         folders = [PurePosixPath(file_of(record.get(audio_column)) or "").parent.parts for record in table]
-        names = [canonical(parts[0]) if parts else "" for parts in folders]
-        return [name if name in FOLDERS else "train" for name in names]
-    values = [str(record.get(SPLIT_COLUMN) or "").strip() for record in table]
-    if "" in values:
-        raise DataError(f"{path}, row {values.index('')}: no value in the column {SPLIT_COLUMN}.")
-    return [canonical(value) for value in values]
+        splits = [canonical(parts[0]) if parts else "" for parts in folders]
+        splits = [split if split in FOLDERS else "train" for split in splits]
+    else:
+        values = [str(record.get(SPLIT_COLUMN) or "").strip() for record in table]
+        if "" in values:
+            raise DataError(f"{path}, row {values.index('')}: no value in the column {SPLIT_COLUMN}.")
+        splits = [canonical(value) for value in values]
+    tables: dict[str, list[dict]] = {}
+    for record, split in zip(table, splits, strict=True):
+        tables.setdefault(split, []).append(record)
+    return tables

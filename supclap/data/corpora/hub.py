@@ -98,10 +98,11 @@ class DatasetRows(LazyRows):
 
     Args:
         dataset: The data set. A column of kind `Audio` is not decoded here, so torchcodec is not needed.
-        columns: What its columns mean. Without an `id_column` each record is a clip of its own.
         name: What ids and the source are called by.
         split: The split, which stands in ids too.
         downloaded: Whether strangers wrote the records; see [`RecordReader`].
+        columns: What its columns mean, as arguments of [`~supclap.data.columns.ColumnMapping`]. When omitted, the audio
+            is `audio`, each record is a clip of its own, and the language of captions that do not tell theirs is `en`.
 
     Raises:
         DataError: A column is missing.
@@ -109,19 +110,20 @@ class DatasetRows(LazyRows):
     Example:
         >>> from datasets import Dataset
         >>> data = Dataset.from_list([{"sound": "1.wav", "text": "rain falls"}])
-        >>> rows = DatasetRows(data, ColumnMapping("sound"), name="mine")
+        >>> rows = DatasetRows(data, name="mine", audio_column="sound")
         >>> rows[0]
-        {'id': 'mine/0', 'source': 'mine', 'captions': ['rain falls'], 'audio': '1.wav'}
+        {'id': 'mine/0', 'source': 'mine', 'language': 'en', 'captions': ['rain falls'], 'audio': '1.wav'}
     """
 
     def __init__(
         self,
         dataset: "Dataset",
-        columns: ColumnMapping = COLUMNS,
         name: str = "dataset",
         split: str | None = None,
         downloaded: bool = False,
+        **columns,
     ):
+        columns = replace(COLUMNS, **columns)
         self.reader = RecordReader.of(dataset, columns, name, split, downloaded)
         self.dataset = _undecoded(dataset, columns.audio_column)
         self._without_audio = self.dataset.remove_columns([columns.audio_column])
@@ -165,14 +167,13 @@ def load(folder: Path, split: str, subset: str | None = None, revision: str | No
         split: Its split.
         subset: Configuration of a data set of the Hub.
         revision: Revision of a data set of the Hub.
-        columns: What the columns mean, as arguments of [`~supclap.data.columns.ColumnMapping`]. When omitted, the audio
-            is `audio`, and the language of captions that do not tell theirs is `en`.
+        columns: What the columns mean; see [`DatasetRows`].
 
     Raises:
         DataError: The data set cannot be loaded, lacks a column, or is of the Hub and names a file of this machine.
     """
     dataset = open_dataset(folder, split, subset, revision)
-    return DatasetRows(dataset, replace(COLUMNS, **columns), _name(folder), split, downloaded=not folder.is_dir())
+    return DatasetRows(dataset, _name(folder), split, downloaded=not folder.is_dir(), **columns)
 
 
 def stream(
