@@ -1,4 +1,5 @@
-"""What a model was trained and scored on: ids, content hashes, sources, licences, and what was left out and why."""
+"""The manifest tells what a model was trained and scored on: ids, content hashes, sources, licences, and what was left
+out and why."""
 
 import hashlib
 import json

@@ -20,7 +20,7 @@ TEMPLATES = {
     "sequence": "{a}, followed by {b}",
     "background": "{a}, with {b} in the background",
 }
-SILENCE = 1e-3  # of the peak; 60 dB below it
+SILENCE = 1e-3  # a share of the peak: 60 dB below it
 ALONE = ("clip", "single")
 
 
@@ -284,8 +284,9 @@ def _check_stage(kinds: dict[str, float], duration: tuple[float, float], keys: s
 
 
 def is_unseen(label_a: str, label_b: str, fraction: float, labels: Sequence[str] | None = None) -> bool:
-    """Whether a combination of two labels, in any order, is kept out of training: one of two of `labels`, or else one
-    of a share of all combinations.
+    """Whether a combination of two labels, in any order, is kept out of training.
+
+    That is so for any two of `labels` where these are given, and else for a fraction of all combinations.
     """
     if labels is not None:
         return label_a in labels and label_b in labels

@@ -127,6 +127,7 @@ def check_settings(sampling_rate: int, clips_per_shard: int, form: str, codec: s
 
 
 def _report(rows: Sequence[dict], folder: Path, identity: dict, shards: list[dict], skip_bad: bool) -> dict:
+    """Writes the report of shards that are all there, and returns it."""
     split = identity["split"]
     bad = [item for shard in shards for item in shard["removed"]]
     if bad and (not skip_bad or len(bad) == len(rows)):

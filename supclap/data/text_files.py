@@ -10,7 +10,7 @@ from typing import Any
 from supclap.errors import DataError, MissingFileError
 
 
-# No annotation is longer; a field that is has swallowed the lines after an unbalanced quote.
+# No annotation is longer; a longer field has swallowed the lines after an unbalanced quote.
 LONGEST_FIELD = 10_000
 
 
@@ -117,7 +117,11 @@ def read_csv(
 def _header(
     path: Path, lines: Sequence[str], columns: Mapping[str, Sequence[str]], names: Sequence[str] | None
 ) -> tuple[list[str], str]:
-    """The names of the columns and the delimiter: the one that gives the columns wanted, else the most columns."""
+    """The names of the columns of a file, and its delimiter.
+
+    The delimiter is the one that divides the first line into the wanted columns, under any of their names; where no
+    columns are wanted, it is the one that gives the most.
+    """
     if names is not None:
         return list(names), _delimiter(path, lines, names)
     first = lines[0] if lines else ""
