@@ -13,7 +13,7 @@ from typing import Any
 
 from supclap.errors import DataError
 
-from .labels import DEFAULT_TEMPLATE, label_caption, label_of
+from .labels import LABEL_TEMPLATE, label_caption, label_of
 from .rows import clean_captions
 
 
@@ -46,7 +46,7 @@ class ColumnMapping:
     caption_columns: str | Sequence[str] | None = None
     label_column: str | None = None
     id_column: str | None = None
-    template: str = DEFAULT_TEMPLATE
+    template: str = LABEL_TEMPLATE
     language: str | None = None
     licence: str | None = None
 

@@ -6,7 +6,9 @@ from typing import Any
 from supclap.errors import DataError
 
 
-DEFAULT_TEMPLATE = "This is a sound of {}."
+# The text that a label is put into where a recipe, a corpus or a suite names no other. The pipeline that travels with
+# each checkpoint (`processing_supclap.pipeline_supclap`) has the same text as its own default.
+LABEL_TEMPLATE = "This is a sound of {}."
 
 
 def label_words(label: str) -> str:

@@ -363,7 +363,7 @@ def _labelled(rows: Iterator[dict], task: Task, records: Mapping[str, dict], whe
     Raises:
         DataError: A row has no label.
     """
-    from supclap.data.labels import DEFAULT_TEMPLATE, label_caption, label_of
+    from supclap.data.labels import LABEL_TEMPLATE, label_caption, label_of
 
     cells = {clip: _label_cell(record.get(task.label_column)) for clip, record in records.items()}
     has_several = any(isinstance(cell, list) for cell in cells.values())
@@ -382,7 +382,7 @@ def _labelled(rows: Iterator[dict], task: Task, records: Mapping[str, dict], whe
                 "such rows out with `where`."
             )
         # the classes are no captions; a caption there must be, for rows are accepted by it
-        row["captions"] = label_caption(DEFAULT_TEMPLATE, list(map(str, values)) or ["no class"])
+        row["captions"] = label_caption(LABEL_TEMPLATE, list(map(str, values)) or ["no class"])
         row |= {"labels": values} if has_several else {"label": values[0]}
         yield row
 

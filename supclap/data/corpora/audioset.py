@@ -7,7 +7,7 @@ from supclap.errors import DataError
 
 from ..audio_index import AudioIndex
 from ..columns import decimal
-from ..labels import DEFAULT_TEMPLATE, label_caption, split_labels
+from ..labels import LABEL_TEMPLATE, label_caption, split_labels
 from ..text_files import annotation_file, read_csv
 from .common import captions_of_record, read_caption_json, record_clip, youtube_id, youtube_names
 
@@ -29,7 +29,7 @@ def load(
     annotations: str | None = None,
     audio_dir: str | None = None,
     captions: str | None = None,
-    template: str = DEFAULT_TEMPLATE,
+    template: str = LABEL_TEMPLATE,
 ) -> Iterator[dict]:
     """Rows of a split, with `labels` in the words of the class list.
 

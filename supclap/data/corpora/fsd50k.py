@@ -6,7 +6,7 @@ from pathlib import Path
 from supclap.errors import DataError
 
 from ..audio_index import AudioIndex
-from ..labels import DEFAULT_TEMPLATE, label_caption, split_labels
+from ..labels import LABEL_TEMPLATE, label_caption, split_labels
 from ..text_files import annotation_file, read_csv, read_json
 from .common import freesound
 
@@ -21,7 +21,7 @@ def load(
     split: str,
     annotations: str | None = None,
     audio_dir: str | None = None,
-    template: str = DEFAULT_TEMPLATE,
+    template: str = LABEL_TEMPLATE,
 ) -> Iterator[dict]:
     """Rows of a split, with `labels` as the vocabulary spells them.
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..audio_index import AudioIndex
-from ..labels import DEFAULT_TEMPLATE
+from ..labels import LABEL_TEMPLATE
 from ..text_files import annotation_file, read_csv
 from .common import class_row, freesound, whole_number
 
@@ -19,7 +19,7 @@ def load(
     split: str,
     annotations: str | None = None,
     audio_dir: str | None = None,
-    template: str = DEFAULT_TEMPLATE,
+    template: str = LABEL_TEMPLATE,
 ) -> Iterator[dict]:
     """Rows of a fold; clips of a class are no negatives of each other.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from supclap.errors import DataError
 
 from ..audio_index import AudioIndex
-from ..labels import DEFAULT_TEMPLATE
+from ..labels import LABEL_TEMPLATE
 from ..text_files import annotation_file, read_csv
 from .common import class_row, whole_number, youtube_id, youtube_names
 
@@ -21,7 +21,7 @@ def load(
     split: str,
     annotations: str | None = None,
     audio_dir: str | None = None,
-    template: str = DEFAULT_TEMPLATE,
+    template: str = LABEL_TEMPLATE,
 ) -> Iterator[dict]:
     """Rows of a split; clips of a class are no negatives of each other.
 
