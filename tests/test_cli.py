@@ -6,12 +6,12 @@ import sys
 import pytest
 
 from supclap.cli import convert as convert_command
-from supclap.cli.main import COMMANDS
+from supclap_cli import COMMANDS
 
 
 PROGRAM = """
 import sys
-from supclap.cli.main import main
+from supclap_cli import main
 try:
     main(sys.argv[1:])
 except SystemExit as end:

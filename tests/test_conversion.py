@@ -18,7 +18,6 @@ from torch import nn
 from transformers import AutoModel, AutoProcessor
 
 from supclap import SupClapModel
-from supclap.cli.main import main
 from supclap.conversion import (
     load_ced_checkpoint,
     load_laion_clap_checkpoint,
@@ -29,6 +28,7 @@ from supclap.conversion.convert import KINDS, convert
 from supclap.errors import LicenseError
 from supclap.publishing.licenses import licence_of_model, part_licences
 from supclap.publishing.model_card import build_card, write_card
+from supclap_cli import main
 
 
 DATA = Path(__file__).parent / "data"

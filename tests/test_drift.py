@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from test_dual_encoder import clip_model, samples
 
 from supclap import SupClapTrainer, SupClapTrainingArguments
-from supclap.cli.main import main
 from supclap.files import DRIFT
 from supclap.losses import diagnostics as forces
 from supclap.losses import info_nce, siglip, similarity_logits
 from supclap.training.callbacks.drift import read_drift
+from supclap_cli import main
 
 
 def unit(*shape, seed):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supclap.cli.main import main
+from supclap_cli import main
 
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

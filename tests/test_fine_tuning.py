@@ -7,7 +7,7 @@ from test_model import spectrograms, texts
 from test_speed_inside import small_model
 
 from supclap import SupClapModel
-from supclap.training.layer_rates import apply_layer_decay
+from supclap.training.optimizers import apply_layer_decay
 
 
 def rates(optimizer, model) -> dict[str, float]:

@@ -17,10 +17,10 @@ from huggingface_hub import HfApi
 
 from processing_supclap.processing_supclap import SENTENCE_TRANSFORMERS_FILES
 from supclap import SupClapZeroShotAudioClassificationPipeline
-from supclap.cli.main import main
 from supclap.errors import LicenseError, PushError
 from supclap.publishing import hub as supclap_hub
 from supclap.publishing.hub import push_checkpoint
+from supclap_cli import main
 
 
 REPO = "me/model"
@@ -388,7 +388,7 @@ def test_what_the_command_uploads_loads_from_the_hub_in_a_process_without_the_pa
         environment.pop("HF_MODULES_CACHE", None)
         root = str(Path(supclap_hub.__file__).parent.parent)
         pushed = subprocess.run(
-            [sys.executable, "-m", "supclap.cli.main", "push", str(checkpoint), REPO, "--private"],
+            [sys.executable, "-m", "supclap", "push", str(checkpoint), REPO, "--private"],
             capture_output=True,
             text=True,
             env={**environment, "PYTHONPATH": root},

@@ -17,7 +17,6 @@ from test_audio_encoders import ENCODERS, build
 from transformers import Wav2Vec2Model
 
 from supclap import SupClapEncoderFeatureExtractor, SupClapModel, SupClapProcessor
-from supclap.cli.main import main
 from supclap.data import CorpusMixture, build_manifest
 from supclap.data.rows import LazyRows
 from supclap.errors import LicenseError
@@ -26,6 +25,7 @@ from supclap.publishing.model_card import MARKER, build_card, write_card
 from supclap.publishing.run_record import record_run
 from supclap.recipes.parser import DataArguments, ModelArguments
 from supclap.training.arguments import SupClapTrainingArguments
+from supclap_cli import main
 
 
 ROWS = {

@@ -12,13 +12,13 @@ import torch
 from _shared_data import SHARED, on_shared_data
 
 from processing_supclap import load_waveform
-from supclap.cli.main import main
 from supclap.data import CaptionedClips, load_corpus, load_splits
 from supclap.data.dataset import caption_languages
 from supclap.data.open_rows import open_rows
 from supclap.data.shards import _Shard, prepare
 from supclap.errors import DataError
 from supclap.recipes.parser import DataArguments
+from supclap_cli import main
 
 
 RATE = 16000

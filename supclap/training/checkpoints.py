@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 from torch.optim.lr_scheduler import LambdaLR
@@ -13,10 +14,13 @@ from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint, rotate_checkpoints
 
 from supclap.data.manifest import save_manifest
-from supclap.errors import CheckpointError
+from supclap.errors import CheckpointError, SettingsError
 from supclap.files import flush, flush_entry
 from supclap.training.ema import WeightAverage
 
+
+if TYPE_CHECKING:
+    from huggingface_hub import CommitInfo
 
 STAGING = "_incomplete"
 # what torch's zip writer, which raises RuntimeErrors of several kinds where a disk is full, has in their messages
@@ -24,16 +28,20 @@ _ZIP_WRITER = ("PytorchStreamWriter", "inline_container", "iostream")
 
 
 class CheckpointingTrainer(Trainer):
-    """A `Trainer` whose checkpoints and model appear whole, with the manifest of the data and the weights of the
-    average.
+    """A `Trainer` whose checkpoints and model appear whole, with the manifest of the data, and that uploads once.
+
+    With an average of the weights, that is what it saves and evaluates.
     """
 
     manifest: dict | None = None
-    _ema: WeightAverage | None = None
     _staging = False
 
+    @property
+    def _ema(self) -> WeightAverage | None:
+        return next((one for one in self.callback_handler.callbacks if isinstance(one, WeightAverage)), None)
+
     def _averaged(self):
-        """The model with the weights to evaluate and save."""
+        """A context in which the model has the weights to evaluate and save."""
         return nullcontext() if self._ema is None else self._ema.applied()
 
     def _save(self, output_dir: str | None = None, state_dict=None) -> None:
@@ -44,16 +52,18 @@ class CheckpointingTrainer(Trainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Saves the model as the parent does; into the folder of the run whole or not at all.
 
+        Unlike the parent, it never uploads: there are no results and no card yet.
+
         Raises:
             CheckpointError: The disk is full or the folder cannot be written. What was there is as it was.
         """
         if output_dir is not None:
-            super().save_model(output_dir, _internal_call)
+            super().save_model(output_dir, _internal_call=True)
             return
         run_dir = Path(self.args.output_dir)
         staged = run_dir / STAGING / "model"
         with self._whole(run_dir, "the model"):
-            super().save_model(str(staged), _internal_call)
+            super().save_model(str(staged), _internal_call=True)
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 flush(staged)
@@ -124,6 +134,14 @@ class CheckpointingTrainer(Trainer):
         if self._ema is not None:
             self._ema.resume(resume_from_checkpoint)
 
+    def load_trained(self, last_checkpoint: str) -> None:
+        """Loads what training left that ended with this checkpoint: the best model where it is chosen, or the average."""
+        self._load_from_checkpoint(last_checkpoint)
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
+            self._load_best_model()
+        if self._ema is not None:
+            self._ema.finish()
+
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Loads both, with the learning rates and weight decay of the arguments, which may have changed since.
 
@@ -151,6 +169,46 @@ class CheckpointingTrainer(Trainer):
         self.accelerator.unwrap_model(self.model).load_checkpoint(self.state.best_model_checkpoint)
         if self._ema is not None:
             self._ema.average = None  # what was loaded is an average
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        **kwargs: Any,
+    ) -> "CommitInfo | None":
+        """Uploads what is saved in `output_dir` (model, processor, code, card) as one commit.
+
+        Args:
+            commit_message: Message of the commit.
+            blocking: Must be true; kept for the parent's interface.
+            token: Token with write permission; `hub_token` when omitted.
+            revision: Branch; `hub_revision` when omitted.
+            kwargs: `private`, `create_pr` and `licence` of [`~supclap.publishing.hub.push_checkpoint`].
+
+        Returns:
+            The commit; `None` on processes other than the first.
+        """
+        from supclap.publishing.hub import push_checkpoint
+
+        if not blocking:
+            raise SettingsError(
+                "push_to_hub uploads at the end of training only, in the foreground; leave out blocking."
+            )
+        if not self.is_world_process_zero():
+            return None
+        options = {"private": self.args.hub_private_repo, **kwargs}
+        if getattr(self, "hub_model_id", None) is None:
+            self.init_hf_repo(token=token, private=options["private"])
+        return push_checkpoint(
+            self.args.output_dir,
+            self.hub_model_id,
+            revision=revision or self.args.hub_revision,
+            message=commit_message or "End of training",
+            token=token or self.args.hub_token,
+            **options,
+        )
 
 
 def check_whole(checkpoint: str | Path) -> None:

@@ -64,3 +64,10 @@ def embed_other(model: nn.Module, **inputs: Tensor) -> Tensor:
 def _unit(output) -> Tensor:
     """The embedding of an output object, or of the bare tensor that older versions return."""
     return F.normalize(full_precision(getattr(output, "pooler_output", output)), dim=-1)
+
+
+def encoder_layers(encoder: nn.Module) -> nn.ModuleList | None:
+    """The list of an encoder's layers: the first that is as long as its configuration says; None without one."""
+    total = encoder.config.num_hidden_layers
+    lists = [module for module in encoder.modules() if isinstance(module, nn.ModuleList) and len(module) == total]
+    return lists[0] if lists else None
