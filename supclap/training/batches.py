@@ -50,10 +50,10 @@ def training_samples(data: Any, collator: Callable, args: SupClapTrainingArgumen
     Raises:
         SettingsError: The data are a stream of rows.
     """
+    if isinstance(data, datasets.IterableDataset) and isinstance(collator, ContrastiveCollator):
+        raise SettingsError("train_dataset is a stream of rows: pass supclap.data.StreamedClips(stream).")
     if data is None or isinstance(data, Dataset) or not isinstance(collator, ContrastiveCollator):
         return data
-    if isinstance(data, datasets.IterableDataset):
-        raise SettingsError("train_dataset is a stream of rows: pass supclap.data.StreamedClips(stream).")
     return CaptionedClips(evaluation_rows(data), collator.processor.feature_extractor.sampling_rate, seed=args.seed)
 
 
