@@ -21,7 +21,7 @@ _context.set_forkserver_preload(
         "matplotlib.figure",
         "soundfile",
         "supclap.recipes.build",
-        "supclap.training.report",
+        "supclap.training.run",
         "torch._dynamo",  # the first step of an optimizer imports it
         "torchaudio.functional",
         "train_supclap",

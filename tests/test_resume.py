@@ -170,9 +170,9 @@ def train_and_ask_to_end_in(function: str, argv: list[str]) -> None:
 @pytest.mark.parametrize(
     "function",
     [
-        "supclap.data.splits.load_splits",
-        "supclap.training.text_cache.embed_texts",
-        "supclap.training.report.evaluate_and_report",
+        "supclap.training.run.load_splits",
+        "supclap.training.text_cache.FrozenTextCache.fill",
+        "supclap.training.run.evaluate_and_report",
     ],
 )
 def test_sigterm_when_there_is_nothing_to_save_leaves_the_marker_and_status_75_at_once(recipe, tmp_path, function):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from huggingface_hub import CommitInfo
 
 STAGING = "_incomplete"
-# what torch's zip writer, which raises RuntimeErrors of several kinds where a disk is full, has in their messages
+# Words in the messages of torch's zip writer, which raises a RuntimeError of one kind or another when the disk is full.
 _ZIP_WRITER = ("PytorchStreamWriter", "inline_container", "iostream")
 
 
@@ -77,7 +77,7 @@ class CheckpointingTrainer(Trainer):
 
     @contextmanager
     def _whole(self, run_dir: Path, name: str) -> Iterator[None]:
-        """Removes what lies beside its place after the write, also one that failed, which it reports."""
+        """Removes the staging folder after a write, and reports a write that has failed."""
         try:
             yield
         except (OSError, RuntimeError, SafetensorError) as error:
@@ -91,7 +91,7 @@ class CheckpointingTrainer(Trainer):
                 shutil.rmtree(run_dir / STAGING, ignore_errors=True)
 
     def _save_checkpoint(self, model, trial) -> None:
-        """Writes a checkpoint beside its place and moves it there when it is whole, so that a kill leaves no half.
+        """Writes a checkpoint into a staging folder and moves it to its place when it is whole, so that a kill leaves no half.
 
         Raises:
             CheckpointError: The disk is full or the folder cannot be written. Earlier checkpoints are as they were.
@@ -212,7 +212,7 @@ class CheckpointingTrainer(Trainer):
 
 
 def check_whole(checkpoint: str | Path) -> None:
-    """Looks whether the files of a checkpoint are there in full; their content is not read.
+    """Checks that the files of a checkpoint are there and not cut short. What they hold is not read.
 
     Raises:
         CheckpointError: One is missing or cut short.
@@ -234,7 +234,7 @@ def check_whole(checkpoint: str | Path) -> None:
 
 
 def _write_failure(run_dir: Path, name: str, error: Exception) -> str:
-    """What went wrong, what is left, and what to do."""
+    """A message that says what went wrong, what is left and what to do."""
     last = get_last_checkpoint(str(run_dir)) if run_dir.is_dir() else None
     existing = next(folder for folder in (run_dir, *run_dir.parents) if folder.is_dir())
     left = f"{Path(last).name} is whole" if last else "there is no earlier checkpoint"
