@@ -11,6 +11,7 @@ import torch
 from supclap import SupClapTrainer, SupClapTrainingArguments
 from supclap.data import CaptionedClips
 from supclap.errors import SettingsError
+from supclap.losses import SupClapLoss
 
 
 @pytest.fixture
@@ -120,3 +121,22 @@ def test_predict_gives_the_embeddings_of_clips_and_captions_and_the_metrics(tiny
     np.testing.assert_allclose(text, expected.text_embeds, atol=1e-5)
     assert output.metrics["test_n_audio"] == 5
     assert 0 <= output.metrics["test_text_to_audio/recall@1"] <= 1
+
+
+def test_evaluation_without_rows_says_what_to_pass(tiny_model, processor, tmp_path):
+    with pytest.raises(SettingsError, match="pass eval_dataset"):
+        SupClapTrainer(tiny_model, arguments(tmp_path), processing_class=processor).evaluate()
+
+
+def test_an_objective_of_ones_own_is_what_is_trained(make_model, processor, tmp_path):
+    found = []
+    for criterion in (SupClapLoss(svr=None), None):
+        trainer = SupClapTrainer(
+            make_model(),
+            arguments(tmp_path, svr=None if criterion is None else "static"),
+            train_dataset=rows(),
+            processing_class=processor,
+            criterion=criterion,
+        )
+        found.append(losses(trainer))
+    assert found[0] == found[1]

@@ -3,6 +3,7 @@
 import atexit
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from transformers import ProgressCallback, set_seed
@@ -12,6 +13,7 @@ from supclap.data.audio_hashes import AUDIO_HASHES
 from supclap.data.manifest import build_manifest
 from supclap.data.splits import load_splits
 from supclap.errors import PushError
+from supclap.losses import SupClapLoss
 from supclap.recipes import build
 from supclap.recipes.parser import DataArguments, ModelArguments
 from supclap.training import resume, runtime
@@ -34,6 +36,7 @@ def train_recipe(
     preemption: PreemptionCallback,
     dry_run: bool = False,
     accept_changes: bool = False,
+    criterion: Callable[[SupClapTrainingArguments], SupClapLoss] | None = None,
 ) -> dict:
     """Trains, evaluates, saves and describes a model.
 
@@ -44,6 +47,7 @@ def train_recipe(
         preemption: What ends the run when it is asked to end.
         dry_run: Print the plan of the run instead, and write nothing.
         accept_changes: Go on with other learning rates, weight decay, clipping or precision than the run began with.
+        criterion: Makes an objective of your own from the training arguments.
 
     Returns:
         The results that are also written to `results.json`; nothing after a dry run.
@@ -104,6 +108,7 @@ def train_recipe(
         train_dataset=clips,
         eval_dataset=evaluated.get(args.choose_checkpoint_on),
         processing_class=processor,
+        criterion=None if criterion is None else criterion(args),
         manifest=manifest,
         callbacks=[preemption, GuardRailsCallback(model.config.logit_scale_max), TrainingTimeCallback()],
     )

@@ -120,6 +120,7 @@ class SupClapTrainer(CheckpointingTrainer):
             [`~supclap.data.streaming.StreamedClips`].
         eval_dataset: Rows with all their captions.
         processing_class: The processor.
+        criterion: The objective; the one that the arguments describe when omitted.
         manifest: What the model is trained on, saved beside every checkpoint; see
             [`~supclap.data.manifest.build_manifest`].
         kwargs: Further arguments of [`transformers.Trainer`], such as `callbacks` and `optimizers`.
@@ -145,6 +146,7 @@ class SupClapTrainer(CheckpointingTrainer):
         train_dataset: Any = None,
         eval_dataset: Any = None,
         processing_class: Any = None,
+        criterion: SupClapLoss | None = None,
         manifest: dict | None = None,
         **kwargs: Any,
     ):
@@ -159,7 +161,7 @@ class SupClapTrainer(CheckpointingTrainer):
             for value in log_scales(model):
                 value.requires_grad_(False)
         super().__init__(
-            SupClapForContrastiveTraining(model, build_criterion(args), args.grad_cache_chunk_size),
+            SupClapForContrastiveTraining(model, criterion or build_criterion(args), args.grad_cache_chunk_size),
             args,
             data_collator=data_collator,
             train_dataset=train_dataset,
@@ -280,6 +282,8 @@ class SupClapTrainer(CheckpointingTrainer):
         dataset = eval_dataset if eval_dataset is not None else self.eval_dataset
         if isinstance(dataset, str):
             dataset = self.eval_dataset[dataset]
+        if dataset is None or self.processing_class is None:
+            raise SettingsError("Evaluation needs rows and a processor: pass eval_dataset and processing_class.")
         loader = DataLoader(
             evaluation_rows(dataset), batch_size=self.args.eval_batch_size, collate_fn=list, shuffle=False
         )
@@ -336,7 +340,7 @@ class SupClapTrainer(CheckpointingTrainer):
         return _Embedder(self.model)
 
     @property
-    def _clap(self):
+    def _clap(self) -> torch.nn.Module:
         return self.accelerator.unwrap_model(self.model).clap
 
     def _pool_size(self, n_clips: int) -> int:

@@ -13,9 +13,11 @@ from torch.utils.data import IterableDataset
 from transformers import Trainer
 
 from supclap.errors import DataError, SettingsError
+from supclap.evaluation.embed import evaluation_mode
 from supclap.files import DRIFT, write_whole
 from supclap.losses import diagnostics as forces
 from supclap.training.callbacks.part import TrainingPart, check_weights_are_whole
+from supclap.training.model import SupClapForContrastiveTraining
 from supclap.training.towers import logit_scale
 
 
@@ -166,15 +168,12 @@ def _build_probe(
 
 
 @torch.no_grad()
-def embed_in_eval_mode(model, batches: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
+def embed_in_eval_mode(
+    model: SupClapForContrastiveTraining, batches: list[dict[str, Tensor]]
+) -> tuple[Tensor, Tensor]:
     """Audio and text embeddings of the batches, in eval mode; each module's mode is as before afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
+    with evaluation_mode(model):
         audio, text = zip(*(model.embed(batch) for batch in batches), strict=True)
-    finally:
-        for module, training in modes:
-            module.training = training
     return torch.cat(audio), torch.cat(text)
 
 
