@@ -354,6 +354,15 @@ def test_going_on_with_an_edited_caption_is_refused_and_names_the_split(tmp_path
     )
 
 
+def test_a_run_goes_on_with_its_data_in_another_folder(tmp_path, tones, text_encoder):
+    recipe = write_recipe(tmp_path, tones, text_encoder, max_steps=2, save_steps=1, save_total_limit=2)
+    _runs.finish(recipe)
+    shutil.rmtree(tmp_path / "run" / "checkpoint-2")
+    moved = shutil.copytree(tones, tmp_path / "moved")
+    _runs.finish(recipe, "--data_dir", str(moved))
+    assert json.loads((tmp_path / "run" / "recipe.json").read_text())["data_dir"] == str(moved)
+
+
 def guard(folder: Path, streaming: bool = False, **training) -> None:
     """Asks the guard of a resumed run about settings."""
     arguments = SupClapTrainingArguments(str(folder), **training)

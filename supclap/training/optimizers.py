@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from transformers import Trainer
 
 from supclap.errors import SettingsError
 from supclap.training.arguments import SupClapTrainingArguments
+from supclap.training.callbacks.part import check_weights_are_whole
 from supclap.training.model import SupClapForContrastiveTraining
 from supclap.training.towers import encoder_layers
 
@@ -133,43 +135,32 @@ def parameter_groups(
     ]
 
 
-def choose_optimizer(
-    model: SupClapForContrastiveTraining,
-    args: SupClapTrainingArguments,
-    named: tuple[Any, dict[str, Any]],
-    decayed: Collection[str],
-    sharded: bool,
-) -> tuple[Any, dict[str, Any]]:
-    """The class of the optimizer and its arguments, among them `params`: the groups of [`parameter_groups`].
+def choose_optimizer(trainer: Trainer, kind: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Adds Muon and the groups of parameters to the optimizer that `optim` stands for.
 
     Args:
-        model: The model in training.
-        args: Training arguments.
-        named: The class and the arguments that `optim` stands for.
-        decayed: Names of the parameters with weight decay.
-        sharded: Whether a process holds parts of the matrices only, as with FSDP and DeepSpeed.
+        trainer: The Trainer, whose arguments say what to add.
+        kind: The class of the optimizer.
+        options: Its arguments. The Trainer takes the groups from `params` in them.
 
     Raises:
         SettingsError: The settings do not go together.
     """
-    kind, options = named
+    args = trainer.args
     if args.muon_learning_rate is not None:
         if kind is not torch.optim.AdamW:
             raise SettingsError(f"muon_learning_rate goes with optim adamw_torch(_fused), got {args.optim}.")
-        if sharded:
-            raise SettingsError(
-                "muon_learning_rate needs the whole matrices on each process: leave it out with FSDP or DeepSpeed."
-            )
+        check_weights_are_whole(trainer, "muon_learning_rate")
         kind, options = MuonAdamW, {**options, "bfloat16": bool(args.bf16)}
-    # Some of the Trainer's optimizers (GaLore, LOMO, ...) come with groups, or are made from the model.
-    if not isinstance(kind, type) or {"params", "model", "optimizer_dict"} & options.keys():
-        if args.text_learning_rate is not None or args.radius_learning_rate is not None:
-            raise SettingsError(
-                f"optim {args.optim} groups the parameters by itself: leave out text_learning_rate and "
-                "radius_learning_rate."
-            )
-        return named
-    return kind, {**options, "params": parameter_groups(model, args, decayed)}
+    # Some of the Trainer's optimizers (GaLore, LOMO, ...) bring groups of their own, or are made from the model.
+    if isinstance(kind, type) and not {"params", "model", "optimizer_dict"} & options.keys():
+        decayed = set(trainer.get_decay_parameter_names(trainer.model))
+        return kind, {**options, "params": parameter_groups(trainer.model, args, decayed)}
+    if args.text_learning_rate is not None or args.radius_learning_rate is not None:
+        raise SettingsError(
+            f"optim {args.optim} groups the parameters itself: leave out text_learning_rate and radius_learning_rate."
+        )
+    return kind, options
 
 
 def layer_scales(encoder: nn.Module, decay: float) -> dict[nn.Parameter, float]:

@@ -81,9 +81,11 @@ def check_recipe(
                 f"{path} is damaged ({error}). Delete it to go on with the settings of this command, which have to be "
                 "those that the run began with."
             ) from None
+        # The place of the data may be another for each job: `check_same_data` compares the clips, but cannot those of a stream.
+        places = set() if data.streaming else {"data_dir"}
         changed = {
             key: f"{key}: {previous.get(key)!r} there, {current.get(key)!r} now"
-            for key in sorted(previous.keys() | current.keys())
+            for key in sorted((previous.keys() | current.keys()) - places)
             if previous.get(key) != current.get(key)
         }
         # Whether a rate is null decides which parameters form a group of the optimizer, whose state is saved by group.
@@ -95,7 +97,7 @@ def check_recipe(
                 f"{output_dir} holds a run with other settings ({'; '.join(fixed)}). Set another --output_dir to "
                 f"start anew, or the old settings to go on{also}."
             )
-        write = write and bool(changed)
+        write = write and previous != current
     if not write:
         return
     check_writable(output_dir)

@@ -261,13 +261,8 @@ class SupClapTrainer(CheckpointingTrainer):
         if self.optimizer is not None:
             return super().create_optimizer(model)
         given = self.optimizer_cls_and_kwargs
-        self.optimizer_cls_and_kwargs = choose_optimizer(
-            self.model,
-            self.args,
-            given or self.get_optimizer_cls_and_kwargs(self.args, self.model),
-            decayed=set(self.get_decay_parameter_names(self.model)),
-            sharded=self.is_fsdp_enabled or self.is_deepspeed_enabled,
-        )
+        named = given or self.get_optimizer_cls_and_kwargs(self.args, self.model)
+        self.optimizer_cls_and_kwargs = choose_optimizer(self, *named)
         optimizer = super().create_optimizer(model)
         self.optimizer_cls_and_kwargs = given
         if self.args.layer_decay is not None:
