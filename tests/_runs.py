@@ -20,6 +20,7 @@ _context.set_forkserver_preload(
         "matplotlib.backends.backend_agg",
         "matplotlib.figure",
         "soundfile",
+        "supclap.cli.train",
         "supclap.recipes.build",
         "supclap.training.run",
         "torch._dynamo",  # the first step of an optimizer imports it

@@ -89,12 +89,12 @@ def test_two_steps_of_some_rows_give_a_table_and_are_not_run_again(recipe, tmp_p
     ]
     calls = []
 
-    def train(argv):
+    def train_and_count(argv):
         calls.append(argv)
         train(argv)
 
     for _ in range(2):
-        text = svr_study.study(recipe, rows, [0], tmp_path, TWO_STEPS, train)
+        text = svr_study.study(recipe, rows, [0], tmp_path, TWO_STEPS, train_and_count)
     assert len(calls) == len(rows)
     assert (tmp_path / "table.md").read_text().startswith(text)
     assert "cos_gradient_tangent" in text
