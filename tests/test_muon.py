@@ -132,3 +132,14 @@ def test_an_optimizer_that_groups_by_itself_refuses_rates_of_parts(processor, tm
     run.optimizer_cls_and_kwargs = torch.optim.AdamW, {"params": [{"params": list(run.model.parameters())}]}
     with pytest.raises(SettingsError, match="leave out text_learning_rate"):
         run.create_optimizer()
+
+
+def test_a_resumed_run_has_the_weights_of_one_that_was_not_interrupted(make_trainer, tmp_path):
+    options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "muon_learning_rate": 1e-2}
+    whole = make_trainer(**options)
+    whole.train()
+    expected = {name: value.clone() for name, value in whole.model.state_dict().items()}
+    resumed = make_trainer(**options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    found = resumed.model.state_dict()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())

@@ -20,8 +20,8 @@ from supclap.training.towers import encoder_layers
 class _WithoutBfloat16(TorchFunctionMode):
     """Inside, `tensor.bfloat16()` gives a copy of the type that the tensor has.
 
-    `torch.optim.Muon` multiplies in bfloat16 whatever type the weights are of. A processor that has no instructions for
-    that takes 15 times as long as in float32.
+    `torch.optim.Muon` multiplies in bfloat16 whatever type the weights are of, which is slow on a processor that has no
+    instructions for it.
     """
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
@@ -107,7 +107,7 @@ def parameter_groups(
         "radius": args.radius_learning_rate,
         "text": args.text_learning_rate,
     }
-    # as a set of identities, since parameters compare element by element
+    # A set of identities, as parameters compare element by element.
     matrices = set() if rates["muon"] is None else {id(parameter) for parameter in hidden_matrices(model.clap)}
     members: dict[tuple[str, bool], list[nn.Parameter]] = {
         (part, decays): [] for part, rate in rates.items() if rate is not None for decays in (True, False)

@@ -20,7 +20,7 @@ def keep_freed_memory() -> None:
     """Lets training on a CPU keep the memory that a step frees, for the next step.
 
     glibc gives freed memory back to the system above a threshold. The next step would ask for the same memory again,
-    and the system would map and zero each of its pages anew, which takes a noticeable share of a step.
+    and the system would map and zero each of its pages anew.
     """
     if platform.libc_ver()[0] == "glibc" and not torch.cuda.is_available():
         mallopt = ctypes.CDLL(None).mallopt
