@@ -4,10 +4,11 @@ import json
 import shutil
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import Trainer
@@ -40,14 +41,9 @@ class CheckpointingTrainer(Trainer):
     def _ema(self) -> WeightAverage | None:
         return next((one for one in self.callback_handler.callbacks if isinstance(one, WeightAverage)), None)
 
-    def _averaged(self):
+    def _averaged(self) -> AbstractContextManager[None]:
         """A context in which the model has the weights to evaluate and save."""
         return nullcontext() if self._ema is None else self._ema.applied()
-
-    def _save(self, output_dir: str | None = None, state_dict=None) -> None:
-        super()._save(output_dir, state_dict)
-        if self.manifest is not None:
-            save_manifest(self.manifest, output_dir or self.args.output_dir)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Saves the model as the parent does; into the folder of the run whole or not at all.
@@ -59,11 +55,13 @@ class CheckpointingTrainer(Trainer):
         """
         if output_dir is not None:
             super().save_model(output_dir, _internal_call=True)
+            if self.manifest is not None and self.args.should_save:
+                save_manifest(self.manifest, output_dir)
             return
         run_dir = Path(self.args.output_dir)
         staged = run_dir / STAGING / "model"
         with self._whole(run_dir, "the model"):
-            super().save_model(str(staged), _internal_call=True)
+            self.save_model(str(staged))
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 flush(staged)
@@ -71,7 +69,7 @@ class CheckpointingTrainer(Trainer):
                     path.replace(run_dir / path.name)
                 flush_entry(run_dir)
 
-    def _get_output_dir(self, trial) -> str:
+    def _get_output_dir(self, trial: Any) -> str:
         folder = super()._get_output_dir(trial)
         return str(Path(folder) / STAGING) if self._staging else folder
 
@@ -90,7 +88,7 @@ class CheckpointingTrainer(Trainer):
             if self.args.should_save:
                 shutil.rmtree(run_dir / STAGING, ignore_errors=True)
 
-    def _save_checkpoint(self, model, trial) -> None:
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         """Writes a checkpoint into a staging folder and moves it to its place when it is whole, so that a kill leaves no half.
 
         Raises:
@@ -129,7 +127,7 @@ class CheckpointingTrainer(Trainer):
             )
         self.accelerator.wait_for_everyone()  # the best checkpoint, perhaps this one, may be opened next
 
-    def _load_from_checkpoint(self, resume_from_checkpoint, model=None) -> None:
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: torch.nn.Module | None = None) -> None:
         self.accelerator.unwrap_model(model or self.model).load_checkpoint(resume_from_checkpoint)
         if self._ema is not None:
             self._ema.resume(resume_from_checkpoint)
