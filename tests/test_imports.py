@@ -1,9 +1,12 @@
 """What importing supclap loads and registers."""
 
+import ast
 import subprocess
 import sys
 
 import pytest
+
+from support.paths import ROOT
 
 
 HEAVY = ("datasets", "matplotlib", "faiss", "gradio", "sklearn", "pandas", "sentence_transformers")
@@ -51,3 +54,14 @@ def test_packages_import_in_one_direction_only():
         ("processing_supclap", ("supclap", "modeling_supclap")),
     ):
         assert output_of(program.format(package=package, others=others)) == "[]"
+
+
+def test_no_test_module_imports_another():
+    files = list((ROOT / "tests").rglob("*.py"))
+    modules = {file.stem for file in files if file.stem.startswith("test_")} | {"conftest"}
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+                imported = modules.intersection(".".join(names).split("."))
+                assert not imported, f"{file}, line {node.lineno}: move what is shared to tests/support"
