@@ -28,7 +28,7 @@ from supclap.files import DRIFT, RECIPE, RESULTS, RUN
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
-import train_supclap  # noqa: E402
+from supclap.cli.train import train  # noqa: E402
 from supclap.training.callbacks.drift import read_drift  # noqa: E402
 
 
@@ -104,7 +104,7 @@ def study(
     seeds: list[int],
     folder: Path,
     overrides: list[str],
-    train: Callable[[list[str]], object] = train_supclap.main,
+    train: Callable[[list[str]], object] = train,
 ) -> str:
     """Runs what is missing, and returns the table."""
     folder.mkdir(parents=True, exist_ok=True)

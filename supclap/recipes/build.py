@@ -25,7 +25,7 @@ from supclap.errors import RecipeError
 from supclap.recipes.parser import DataArguments, ModelArguments
 from supclap.recipes.validation import check_value, unknown_key
 from supclap.training.arguments import SupClapTrainingArguments
-from supclap.training.layer_rates import encoder_layers
+from supclap.training.towers import encoder_layers
 
 
 T = TypeVar("T")

@@ -17,7 +17,6 @@ from torch import nn
 from transformers import AutoModel, AutoProcessor
 
 from supclap import SupClapModel
-from supclap.cli.main import main
 from supclap.conversion import (
     load_ced_checkpoint,
     load_laion_clap_checkpoint,
@@ -28,6 +27,7 @@ from supclap.conversion.convert import KINDS, convert
 from supclap.errors import LicenseError
 from supclap.publishing.licenses import license_of_model, part_licenses
 from supclap.publishing.model_card import build_card, write_card
+from supclap_cli import main
 from support.builders import build_clap, clap_extractor
 from support.paths import REFERENCE
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import soundfile
 
-from supclap.cli.main import main
 from supclap.data import check_row
 from supclap.data.check import check_splits
 from supclap.data.corpora.hub import DatasetRows
@@ -16,6 +15,7 @@ from supclap.data.inspection import drop_undecodable, inspect_clip
 from supclap.data.open_rows import open_recipe, open_rows
 from supclap.errors import DataError
 from supclap.recipes.parser import parse_recipe
+from supclap_cli import main
 
 
 RATE = 16000

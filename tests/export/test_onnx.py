@@ -14,10 +14,10 @@ from transformers import AutoTokenizer
 
 from supclap import SupClapConfig, SupClapModel, SupClapProcessor
 from supclap.cli.export import TALKATIVE
-from supclap.cli.main import main
 from supclap.evaluation.encoders import load_encoder
 from supclap.export import onnx as export
 from supclap.export.onnx import OnnxSupClap, export_onnx, quantize
+from supclap_cli import main
 from support.builders import build_with_encoder
 
 

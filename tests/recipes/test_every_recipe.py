@@ -101,7 +101,9 @@ def train_two_steps(path: Path, *overrides: str) -> SupClapTrainer:
     processor = recipe.build_processor(model_args)
     data = recipe.build_training_data(splits["train"], data_args, args.seed, 16000)
     collator = recipe.build_collator(processor, data_args, args.seed)
-    trainer = SupClapTrainer(recipe.build_model(model_args), args, processor, collator, train_dataset=data)
+    trainer = SupClapTrainer(
+        recipe.build_model(model_args), args, processing_class=processor, data_collator=collator, train_dataset=data
+    )
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "grad_norm" in entry]
     assert len(losses) == 2

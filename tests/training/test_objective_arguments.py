@@ -6,7 +6,7 @@ import torch
 from supclap import SupClapTrainer, SupClapTrainingArguments
 from supclap.data.collator import ContrastiveCollator
 from supclap.errors import SettingsError
-from supclap.training.callbacks.progress import WeightWarmupCallback
+from supclap.training.callbacks.warmup import WeightWarmupCallback
 from supclap.training.trainer import build_criterion
 from support.builders import build_clip_trainer
 
@@ -117,4 +117,4 @@ def test_bad_arguments_are_named(tmp_path, options, message):
 def test_a_model_trained_with_siglip_is_refused_by_infonce_with_the_way_out(tiny_model, processor, tmp_path):
     tiny_model.logit_bias = torch.nn.Parameter(torch.zeros(()))
     with pytest.raises(ValueError, match="set objective 'siglip'"):
-        SupClapTrainer(tiny_model, SupClapTrainingArguments(str(tmp_path), use_cpu=True), processor)
+        SupClapTrainer(tiny_model, SupClapTrainingArguments(str(tmp_path), use_cpu=True), processing_class=processor)
