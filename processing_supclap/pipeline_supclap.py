@@ -15,7 +15,8 @@ from .text_supclap import check_texts, encode_text
 
 
 if TYPE_CHECKING:
-    # Transformers before 5.8 opens a folder with the files alone that a file names itself.
+    # Transformers before 5.8 copies only the files that a file names itself, so this one names what its imports need.
+    from .clip_features_supclap import ClipFeatureExtractor  # noqa: F401
     from .decoding_supclap import decode  # noqa: F401
     from .encoder_features_supclap import SupClapEncoderFeatureExtractor  # noqa: F401
     from .feature_extraction_supclap import SupClapFeatureExtractor  # noqa: F401

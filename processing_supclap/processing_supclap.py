@@ -13,9 +13,11 @@ from .text_supclap import TEXT_OPTIONS, encode_text
 
 
 if TYPE_CHECKING:
-    # Saving follows these imports, so that the task which the config names has its code. Transformers before 5.8 opens
-    # a folder with the files alone that a file names itself, so those behind the pipeline's are here too.
+    # Saving a processor copies the files that this one names. The pipeline is among them, so that the task which the
+    # config names has its code, and so is all that these files need themselves: Transformers before 5.8 opens a folder
+    # with those files alone that a file names itself.
     from .audio_supclap import load_waveform  # noqa: F401
+    from .clip_features_supclap import ClipFeatureExtractor  # noqa: F401
     from .decoding_supclap import decode  # noqa: F401
     from .feature_extraction_supclap import SupClapFeatureExtractor  # noqa: F401
     from .pipeline_supclap import SupClapZeroShotAudioClassificationPipeline  # noqa: F401
