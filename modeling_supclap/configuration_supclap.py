@@ -17,8 +17,6 @@ TEXT_POOLINGS = ("masked_mean", "pooler")
 
 # Text encoders that number the positions of a text from `pad_token_id + 1`, so that some positions are never used.
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "clap_text_model")
-# A tokenizer that does not know its limit reports 1e30; any value above this one means that there is no limit.
-NO_TOKENIZER_LIMIT = 10**9
 
 # Our pipeline has a task name of its own, so that `pipeline(task, folder, trust_remote_code=True)` opens it.
 PIPELINE_TASK = "supclap-zero-shot-audio-classification"
@@ -228,18 +226,15 @@ class SupClapConfig(PreTrainedConfig):
         """Returns how many tokens of a text are embedded at most; what lies beyond is cut off.
 
         Args:
-            tokenizer_limit: The limit at which the tokenizer cuts texts, its `model_max_length`. The result is then the
-                lower one of the two limits.
+            tokenizer_limit: Where the tokenizer cuts texts, if it does. The result is then the lower limit of the two.
 
         Returns:
-            The limit in tokens, special tokens included, or `None` where neither has one.
+            The limit in tokens, special tokens included, or `None` where there is none.
         """
-        limits = [] if tokenizer_limit is None or tokenizer_limit > NO_TOKENIZER_LIMIT else [tokenizer_limit]
         positions = getattr(self.text_config, "max_position_embeddings", None)
-        if positions is not None:
-            has_offset = self.text_config.model_type in OFFSET_POSITIONS
-            limits.append(positions - (self.text_config.pad_token_id + 1 if has_offset else 0))
-        return min(limits, default=None)
+        if positions is not None and self.text_config.model_type in OFFSET_POSITIONS:
+            positions -= self.text_config.pad_token_id + 1
+        return min((limit for limit in (positions, tokenizer_limit) if limit is not None), default=None)
 
     def validate_projection(self):
         if self.projection_num_layers not in (1, 2):

@@ -129,6 +129,23 @@ def test_text_beyond_the_positions_is_cut_as_the_tokenizer_would(model):
     )
 
 
+@pytest.mark.parametrize(
+    ("config", "of_tokenizer", "limit"),
+    [
+        (BertConfig(max_position_embeddings=512), None, 512),
+        (BertConfig(max_position_embeddings=512), 128, 128),
+        (BertConfig(max_position_embeddings=512), 1000, 512),
+        (RobertaConfig(max_position_embeddings=514, pad_token_id=1), None, 512),
+        (XLMRobertaConfig(max_position_embeddings=514, pad_token_id=1), 512, 512),
+        (MPNetConfig(max_position_embeddings=514, pad_token_id=1), None, 512),
+        (T5Config(), None, None),
+        (T5Config(), 512, 512),
+    ],
+)
+def test_the_limit_of_a_text_is_the_lower_one_of_encoder_and_tokenizer(config, of_tokenizer, limit):
+    assert SupClapConfig(text_config=config).text_limit(of_tokenizer) == limit
+
+
 def test_every_parameter_gets_a_gradient(model):
     model.train()
     model(**texts([5, 9]), **spectrograms([100, 50]), return_loss=True).loss.backward()
