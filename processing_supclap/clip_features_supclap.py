@@ -70,15 +70,15 @@ class ClipFeatureExtractor(FeatureExtractionMixin):
         super().__init__(**kwargs)
 
     @abstractmethod
-    def clip_computation(
-        self, device: str | torch.device | None
-    ) -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
-        """Returns the function that computes the features of one clip.
-
-        The function takes a waveform `(samples,)` and returns features `(time, …)` and their mask `(time,)`, int64.
+    def compute(self, waveform: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Computes the features of one clip.
 
         Args:
-            device: Where to compute, for a class that `computes_on_device`.
+            waveform: At the extractor's rate, `(samples,)`.
+            device: Where to compute; the CPU unless the class `computes_on_device`.
+
+        Returns:
+            Features `(time, …)`, and which of them are real, int64 `(time,)`.
         """
 
     @torch.no_grad()
@@ -124,8 +124,7 @@ class ClipFeatureExtractor(FeatureExtractionMixin):
             raise ValueError(f"return_tensors must be 'pt' or 'np', got {return_tensors!r}.")
         clips = as_clips(raw_speech)
         names = [f"audio[{i}]" for i in range(len(clips))] if len(clips) > 1 else ["audio"]
-        compute_device = torch.device(device or "cpu") if self.computes_on_device else torch.device("cpu")
-        compute = self.clip_computation(compute_device)
+        compute_device = torch.device(device if device and self.computes_on_device else "cpu")
 
         def load(clip: Any, name: str) -> torch.Tensor:
             return load_waveform(clip, sampling_rate, self.sampling_rate, name, self.hop_length)
@@ -136,7 +135,7 @@ class ClipFeatureExtractor(FeatureExtractionMixin):
             waveforms = list(parallel_map(load, clips, names))
             # A GPU has a current stream for each thread, and the caller's is that of this thread.
             compute_map = parallel_map if compute_device.type == "cpu" else map
-            computed = list(compute_map(compute, waveforms))
+            computed = list(compute_map(self.compute, waveforms, [compute_device] * len(clips)))
         lengths = [len(features) for features, _ in computed]
         length = _padded_length(lengths, padding, max_length, pad_to_multiple_of)
         like = computed[0][0]

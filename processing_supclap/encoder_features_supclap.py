@@ -1,6 +1,5 @@
 """The features of an audio encoder of Transformers, made by its own feature extractor, window by window, with a mask."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,12 +55,17 @@ class SupClapEncoderFeatureExtractor(ClipFeatureExtractor):
     _auto_class = "AutoFeatureExtractor"
 
     def __init__(self, encoder_feature_extractor: dict | FeatureExtractionMixin, **kwargs):
-        if isinstance(encoder_feature_extractor, dict):
-            encoder_feature_extractor = _from_dict(encoder_feature_extractor)
-        own = encoder_feature_extractor
-        self.kind = type(own).__name__
+        own, settings = encoder_feature_extractor, None
+        if isinstance(own, dict):
+            settings = dict(own)
+            self.kind = settings.pop("feature_extractor_type", None)
+        else:
+            self.kind = type(own).__name__
         if self.kind not in ENCODER_EXTRACTORS:
-            raise ValueError(f"{self.kind} is not supported; supported are {', '.join(ENCODER_EXTRACTORS)}.")
+            supported = ", ".join(ENCODER_EXTRACTORS)
+            raise ValueError(f"encoder_feature_extractor: {self.kind} is not supported; supported are {supported}.")
+        if settings is not None:
+            own = getattr(transformers, self.kind)(**settings)
         if getattr(own, "dither", 0.0):
             own.dither = 0.0  # it adds random noise, and an embedding has no randomness
         for name in ("feature_size", "sampling_rate", "padding_value"):
@@ -102,28 +106,25 @@ class SupClapEncoderFeatureExtractor(ClipFeatureExtractor):
             return own.nb_max_samples
         return own.n_samples if self.kind == "WhisperFeatureExtractor" else None
 
-    def clip_computation(
-        self, device: str | torch.device | None
-    ) -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
-        return lambda waveform: self._features(waveform.numpy())
-
-    def _features(self, waveform: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the features of one clip, window after window, and which of them are real."""
-        size = self.window_samples
-        if size is None:
-            features = self._window(waveform)
-            return features, torch.ones(len(features), dtype=torch.long)
-        starts = [s for s in range(0, len(waveform), size) if s == 0 or len(waveform) - s >= self.hop_length]
-        windows = [self._window(waveform[start : start + size]) for start in starts]
-        masks = []
-        for start, window in zip(starts, windows, strict=True):
-            share = min(size, len(waveform) - start) / size
-            masks.append((torch.arange(len(window)) < max(1, round(share * len(window)))).long())
+    def compute(self, waveform: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        size = self.window_samples or len(waveform)
+        windows, masks = [], []
+        for start in range(0, len(waveform), size):
+            length = min(size, len(waveform) - start)
+            if start and length < self.hop_length:
+                break  # the rest behind the last window is too short
+            window = self._window(waveform[start : start + length])
+            # As many features of a window are real as the clip fills of it.
+            real = max(1, round(length / size * len(window)))
+            windows.append(window)
+            masks.append((torch.arange(len(window)) < real).long())
         return torch.cat(windows), torch.cat(masks)
 
-    def _window(self, waveform: np.ndarray) -> torch.Tensor:
+    def _window(self, waveform: torch.Tensor) -> torch.Tensor:
         """Returns the encoder's features of at most one window, time first."""
-        features = self.encoder_feature_extractor(waveform, sampling_rate=self.sampling_rate, return_tensors="np")
+        features = self.encoder_feature_extractor(
+            waveform.numpy(), sampling_rate=self.sampling_rate, return_tensors="np"
+        )
         values = features[self.encoder_feature_extractor.model_input_names[0]][0]
         if self.kind == "ClapFeatureExtractor":
             values = values[0]  # a fusion model has four crops, which are equal for a clip within the window
@@ -148,17 +149,6 @@ def _of_ced(audio_model: str) -> SupClapFeatureExtractor:
             f"{SupClapFeatureExtractor.__name__} there, or remove the file for the published features."
         )
     return SupClapFeatureExtractor.from_dict(saved)
-
-
-def _from_dict(config: dict) -> FeatureExtractionMixin:
-    config = dict(config)
-    name = config.pop("feature_extractor_type", None)
-    if name not in ENCODER_EXTRACTORS:
-        raise ValueError(
-            f"encoder_feature_extractor has the feature_extractor_type {name!r}; supported are "
-            f"{', '.join(ENCODER_EXTRACTORS)}."
-        )
-    return getattr(transformers, name)(**config)
 
 
 __all__ = ["SupClapEncoderFeatureExtractor"]

@@ -1,6 +1,5 @@
 """Clips to log-mel spectrograms in dB with a mask, in torch, on CPU or GPU."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -108,22 +107,10 @@ class SupClapFeatureExtractor(ClipFeatureExtractor):
         """Returns how many frames a clip of `num_samples` at the extractor's rate has."""
         return 1 + num_samples // self.hop_length
 
-    def clip_computation(
-        self, device: str | torch.device | None
-    ) -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+    def compute(self, waveform: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        # `supclap.export` has the same steps in a form that can be traced for a whole batch; change both together.
+        waveform = waveform.to(device)
         filters, window = torch.from_numpy(self.mel_filters).to(device), torch.from_numpy(self.window).to(device)
-
-        def compute(waveform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            features = self._log_mel(waveform.to(device), filters, window)
-            return features, torch.ones(len(features), dtype=torch.long, device=device)
-
-        return compute
-
-    def _log_mel(self, waveform: torch.Tensor, filters: torch.Tensor, window: torch.Tensor) -> torch.Tensor:
-        """Returns the spectrogram in dB, `(time, feature_size)`, of a waveform `(samples,)`.
-
-        `supclap.export` has the same in a form that can be traced for a whole batch; change both together.
-        """
         length = self.num_frames(len(waveform))
         margin = self.n_fft // 2
         if len(waveform) <= margin:  # reflection needs more samples than it mirrors
@@ -137,7 +124,8 @@ class SupClapFeatureExtractor(ClipFeatureExtractor):
         # An outer autocast would run this product in half precision.
         with torch.autocast(waveform.device.type, enabled=False):
             decibels = (power @ filters).clamp_(min=1e-10).log10_().mul_(10)
-        return decibels.clamp_(min=decibels.max() - self.top_db)
+        decibels.clamp_(min=decibels.max() - self.top_db)
+        return decibels, torch.ones(length, dtype=torch.long, device=device)
 
 
 __all__ = ["SupClapFeatureExtractor", "mel_filter_bank"]

@@ -40,7 +40,7 @@ def ced_weights(published: dict[str, torch.Tensor], source: str | Path, prefix: 
     encoder = {prefix + name: published[prefix + name] for name in inner}
     prefix += "encoder." if any(name.startswith("encoder.") for name in inner) else ""
     parts = _WRAPPED_NORM if any("init_bn.1." in name for name in inner) else ()
-    return NamedWeights.renamed(encoder, source, prefix, parts)
+    return NamedWeights(encoder, source, prefix, parts)
 
 
 def build_ced(

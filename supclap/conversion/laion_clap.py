@@ -56,7 +56,7 @@ def load_laion_clap_checkpoint(path: str | Path) -> SupClapModel:
         projection_hidden_act=clap.projection_hidden_act,
         logit_scale_max=max(100.0, math.exp(scale)),  # a lower limit than the trained scale would change the logits
     )
-    weights = NamedWeights.renamed(published, path, parts=_NAMES)
+    weights = NamedWeights(published, path, parts=_NAMES)
     weights.add({"logit_scale": torch.tensor([scale])})
     model = SupClapModel(config)
     weights.load_into(model, optional=_CONSTANTS)

@@ -54,7 +54,7 @@ def load_ml_clap_checkpoint(
     audio_model = build_ced(ced_weights(weights, path, _AUDIO), audio_attention_heads, audio_layers)
     text_model = build_sonar(sonar_weights(weights, path, _TEXT), text_attention_heads, text_layers)
     projections = {name: value for name, value in weights.items() if not name.startswith((_AUDIO, _TEXT))}
-    heads = NamedWeights.renamed(projections, path, parts=_PROJECTION)
+    heads = NamedWeights(projections, path, parts=_PROJECTION)
     config = SupClapConfig(
         text_config=text_model.config,
         audio_config=audio_model.config,

@@ -40,7 +40,7 @@ def sonar_weights(published: dict[str, torch.Tensor], source: str | Path, prefix
         prefix: What stands before the names of the encoder in the file; other weights are left out.
     """
     encoder = {name: value for name, value in published.items() if name.startswith(prefix)}
-    weights = NamedWeights.renamed(encoder, source, prefix, _NAMES)
+    weights = NamedWeights(encoder, source, prefix, _NAMES)
     tokens = weights.shape(_EMBEDDING, 2)[0]
     if tokens < len(_SPECIAL_TOKENS):
         raise ConversionError(
@@ -107,4 +107,4 @@ def load_sonar_checkpoint(
     # Some exports keep a copy of the embedding for a decoder.
     published.pop("shared.weight", None)
     prefix = "encoder." if any(name.startswith("encoder.") for name in published) else ""
-    return _load(config, NamedWeights.renamed(published, path, prefix))
+    return _load(config, NamedWeights(published, path, prefix))

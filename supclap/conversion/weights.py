@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 
@@ -84,44 +83,33 @@ def _read_file(path: Path) -> dict[str, torch.Tensor]:
     return weights
 
 
-@dataclass
 class NamedWeights:
     """Published weights by our names. Error messages call each by its name in the file.
 
-    The name in the file becomes ours by removing a prefix and by replacing parts of it. The way back also gives the name
+    A name in the file becomes ours by removing a prefix and by replacing parts of it. The way back also gives the name
     that a weight would have which the file lacks.
 
-    Attributes:
-        tensors: The weights by our names.
+    Args:
+        published: The weights by their names in the file. A name without the prefix stays as it is.
         source: What errors call the file.
         prefix: What stands before the names in the file.
         parts: Pairs of a part of a name in the file and what takes its place.
+
+    Attributes:
+        tensors: The weights by our names.
+
+    Raises:
+        ConversionError: Two names of the file become the same name.
     """
 
-    tensors: dict[str, torch.Tensor]
-    source: str
-    prefix: str = ""
-    parts: Sequence[tuple[str, str]] = ()
-
-    @classmethod
-    def renamed(
-        cls,
+    def __init__(
+        self,
         published: dict[str, torch.Tensor],
         source: str | Path,
         prefix: str = "",
         parts: Sequence[tuple[str, str]] = (),
-    ) -> "NamedWeights":
-        """Renames weights of a file.
-
-        Args:
-            published: The weights by their names in the file. A name without the prefix stays as it is.
-            source: What errors call the file.
-            prefix: As for the class.
-            parts: As for the class.
-
-        Raises:
-            ConversionError: Two names of the file become the same name.
-        """
+    ):
+        self.source, self.prefix, self.parts = str(source), prefix, parts
         names: dict[str, str] = {}
         for name in published:
             ours = name.removeprefix(prefix)
@@ -129,9 +117,9 @@ class NamedWeights:
                 ours = ours.replace(theirs, our)
             if (other := names.setdefault(ours, name)) != name:
                 raise ConversionError(
-                    f"{str(source)!r} has both {other} and {name}, which are one weight; remove one."
+                    f"{self.source!r} has both {other} and {name}, which are one weight; remove one."
                 )
-        return cls({name: published[file] for name, file in names.items()}, str(source), prefix, parts)
+        self.tensors = {name: published[file] for name, file in names.items()}
 
     def in_file(self, name: str) -> str:
         """Returns the name in the file of one of our names."""

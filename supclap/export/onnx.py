@@ -83,7 +83,7 @@ class AudioGraph(nn.Module):
         return nn.functional.normalize(self.projection(pooled), dim=-1)
 
     def log_mel(self, waveform: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Computes spectrograms as `SupClapFeatureExtractor._log_mel` does, for a batch of clips of different lengths.
+        """Computes spectrograms as `SupClapFeatureExtractor.compute` does, for a batch of clips of different lengths.
 
         Args:
             waveform: `(batch, samples)`.
