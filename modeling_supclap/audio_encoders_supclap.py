@@ -15,11 +15,11 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import ModelOutput
 
 from .configuration_supclap import CedConfig
-from .modeling_ced import CedModel
+from .modeling_ced import CedModel, FixedBatchNorms
 from .windows_supclap import masked_mean, place_windows
 
 
-class WindowedAudioEncoder(nn.Module, ABC):
+class WindowedAudioEncoder(FixedBatchNorms, ABC):
     """An audio encoder that sees a clip window by window.
 
     Args:
@@ -38,14 +38,6 @@ class WindowedAudioEncoder(nn.Module, ABC):
         # The model around this one collects these two attributes from its direct children.
         self._no_split_modules = encoder._no_split_modules
         self._keep_in_fp32_modules_strict = encoder._keep_in_fp32_modules_strict
-
-    def train(self, mode: bool = True):
-        # Batch norms stay in evaluation mode: statistics of a batch would make a clip's features depend on the others.
-        super().train(mode)
-        for module in self.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.eval()
-        return self
 
     def forward(
         self, input_features: torch.Tensor, input_features_mask: torch.Tensor | None = None, **kwargs

@@ -187,7 +187,21 @@ class CedPreTrainedModel(SafetensorsOnly, PreTrainedModel):
             init.trunc_normal_(module.freq_pos_embed, std=self.config.initializer_range)
 
 
-class CedModel(CedPreTrainedModel):
+class FixedBatchNorms(nn.Module):
+    """Keeps batch norms in evaluation mode, also in training.
+
+    Statistics of a batch would make a clip's features depend on the other clips and on padding.
+    """
+
+    def train(self, mode: bool = True):
+        super().train(mode)
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+                module.eval()
+        return self
+
+
+class CedModel(FixedBatchNorms, CedPreTrainedModel):
     """The CED encoder, from log-mel frames to tokens and their masked mean.
 
     Args:
@@ -214,13 +228,6 @@ class CedModel(CedPreTrainedModel):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False
         self.post_init()
-
-    def train(self, mode: bool = True):
-        # The input norm stays in evaluation mode: statistics of a batch would make a clip's features depend on its
-        # neighbors and on padding.
-        super().train(mode)
-        self.init_bn.eval()
-        return self
 
     @torch.no_grad()
     def set_input_statistics(self, mean: torch.Tensor, variance: torch.Tensor) -> None:

@@ -7,6 +7,7 @@ error that names the clip and says what to do. No step crops, and none is random
 import functools
 import math
 import numbers
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,31 @@ def load_waveform(
             f"({1000 * min_samples / target_sampling_rate:.1f} ms) are needed. Drop the clip or pad it with silence."
         )
     return waveform
+
+
+def load_waveforms(
+    audio: Any,
+    sampling_rate: int | None = None,
+    target_sampling_rate: int = 16000,
+    min_samples: int = 160,
+    run: Callable = map,
+) -> list[torch.Tensor]:
+    """Loads a clip or a list of clips, each as [`load_waveform`] does. Errors name the position of a clip in the list.
+
+    Args:
+        audio: One clip or a list of clips, each in any form that [`load_waveform`] takes.
+        sampling_rate: As for [`load_waveform`].
+        target_sampling_rate: As for [`load_waveform`].
+        min_samples: As for [`load_waveform`].
+        run: What calls the loading for each clip, in place of `map`.
+
+    Returns:
+        The waveforms, `(samples,)` each.
+    """
+    clips = as_clips(audio)
+    names = [f"audio[{i}]" for i in range(len(clips))] if len(clips) > 1 else ["audio"]
+    rates = sampling_rate, target_sampling_rate
+    return list(run(lambda clip, name: load_waveform(clip, *rates, name, min_samples), clips, names))
 
 
 def _open_dict(audio: dict, sampling_rate: int | None, name: str) -> tuple[Any, int | None, str]:

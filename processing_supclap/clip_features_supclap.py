@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import BatchFeature, FeatureExtractionMixin
 
-from .audio_supclap import as_clips, load_waveform
+from .audio_supclap import load_waveforms
 
 
 if TYPE_CHECKING:
@@ -122,25 +122,19 @@ class ClipFeatureExtractor(FeatureExtractionMixin):
         return_tensors = getattr(return_tensors, "value", return_tensors)
         if return_tensors not in ("pt", "np", None):
             raise ValueError(f"return_tensors must be 'pt' or 'np', got {return_tensors!r}.")
-        clips = as_clips(raw_speech)
-        names = [f"audio[{i}]" for i in range(len(clips))] if len(clips) > 1 else ["audio"]
         compute_device = torch.device(device if device and self.computes_on_device else "cpu")
-
-        def load(clip: Any, name: str) -> torch.Tensor:
-            return load_waveform(clip, sampling_rate, self.sampling_rate, name, self.hop_length)
-
         # Each clip is computed by itself and not the padded batch at once. So nothing can leak between neighbors, no time
         # is lost on padding, and a clip fits into the cache, which makes it three times as fast on a CPU.
         with clip_workers() as parallel_map:
-            waveforms = list(parallel_map(load, clips, names))
+            waveforms = load_waveforms(raw_speech, sampling_rate, self.sampling_rate, self.hop_length, parallel_map)
             # A GPU has a current stream for each thread, and the caller's is that of this thread.
             compute_map = parallel_map if compute_device.type == "cpu" else map
-            computed = list(compute_map(self.compute, waveforms, [compute_device] * len(clips)))
+            computed = list(compute_map(self.compute, waveforms, [compute_device] * len(waveforms)))
         lengths = [len(features) for features, _ in computed]
         length = _padded_length(lengths, padding, max_length, pad_to_multiple_of)
         like = computed[0][0]
-        features = like.new_full((len(clips), length, *like.shape[1:]), self.padding_value)
-        mask = like.new_zeros((len(clips), length), dtype=torch.long)
+        features = like.new_full((len(computed), length, *like.shape[1:]), self.padding_value)
+        mask = like.new_zeros((len(computed), length), dtype=torch.long)
         for row, (of_clip, real) in enumerate(computed):
             features[row, : len(of_clip)] = of_clip
             mask[row, : len(of_clip)] = real

@@ -89,12 +89,9 @@ class SupClapEncoderFeatureExtractor(ClipFeatureExtractor):
         return cls(transformers.AutoFeatureExtractor.from_pretrained(audio_model))
 
     def to_dict(self) -> dict[str, Any]:
-        output = {
-            key: value for key, value in self.__dict__.items() if key not in ("encoder_feature_extractor", "kind")
-        }
-        output["encoder_feature_extractor"] = self.encoder_feature_extractor.to_dict()
-        output["feature_extractor_type"] = type(self).__name__
-        return output
+        output = super().to_dict()
+        del output["kind"]
+        return {**output, "encoder_feature_extractor": self.encoder_feature_extractor.to_dict()}
 
     @property
     def window_samples(self) -> int | None:

@@ -15,9 +15,9 @@ from torch import nn
 
 from modeling_supclap import SupClapModel
 from modeling_supclap.windows_supclap import masked_mean
-from processing_supclap import SupClapFeatureExtractor, SupClapProcessor, load_waveform
-from processing_supclap.audio_supclap import as_clips
-from processing_supclap.text_supclap import check_texts, known_limit
+from processing_supclap import SupClapFeatureExtractor, SupClapProcessor
+from processing_supclap.audio_supclap import load_waveforms
+from processing_supclap.text_supclap import encode_text, known_limit
 from supclap.errors import ExportError
 from supclap.files import check_is_new, read_json_object, replacing, write_json
 
@@ -167,10 +167,7 @@ class OnnxSupClap:
             L2-normalized embeddings, `(n, projection_dim)`.
         """
         rate, shortest = self.description["sampling_rate"], self.description["hop_length"]
-        waveforms = [
-            load_waveform(clip, sampling_rate, rate, f"audio[{i}]", shortest).numpy()
-            for i, clip in enumerate(as_clips(clips))
-        ]
+        waveforms = [waveform.numpy() for waveform in load_waveforms(clips, sampling_rate, rate, shortest)]
         lengths = np.array([len(waveform) for waveform in waveforms])
         padded = np.stack([np.pad(waveform, (0, lengths.max() - len(waveform))) for waveform in waveforms])
         return self.audio.run(None, {"waveform": padded, "lengths": lengths})[0]
@@ -181,14 +178,8 @@ class OnnxSupClap:
         Returns:
             L2-normalized embeddings, `(n, projection_dim)`.
         """
-        limit = self.description["max_text_length"]
-        tokens = self.tokenizer(
-            check_texts(texts, "text"),
-            padding=True,
-            truncation=limit is not None,
-            max_length=limit,
-            padding_side="right",
-            return_tensors="np",
+        tokens = encode_text(
+            self.tokenizer, texts, max_length=self.description["max_text_length"], return_tensors="np"
         )
         inputs = {name: tokens[name].astype(np.int64) for name in ("input_ids", "attention_mask")}
         return self.text.run(None, inputs)[0]
