@@ -43,6 +43,8 @@ class CedConfig(PreTrainedConfig):
     Example:
 
     ```python
+    >>> from modeling_supclap import CedConfig
+
     >>> config = CedConfig.from_size("ced-tiny")
     >>> config.hidden_size, config.time_grid, config.frequency_grid
     (192, 63, 4)
@@ -183,6 +185,8 @@ class SupClapConfig(PreTrainedConfig):
     Example:
 
     ```python
+    >>> from modeling_supclap import CedConfig, SupClapConfig
+
     >>> text = {"model_type": "bert", "hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536}
     >>> audio = CedConfig.from_size("ced-small")
     >>> config = SupClapConfig(text_config=text, audio_config=audio, projection_dim=512)

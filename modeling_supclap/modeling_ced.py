@@ -210,6 +210,9 @@ class CedModel(FixedBatchNorms, CedPreTrainedModel):
     Example:
 
     ```python
+    >>> import torch
+    >>> from modeling_supclap import CedConfig, CedModel
+
     >>> model = CedModel(CedConfig.from_size("ced-tiny")).eval()
     >>> model(torch.randn(2, 300, 64)).pooler_output.shape
     torch.Size([2, 192])

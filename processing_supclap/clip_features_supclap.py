@@ -26,8 +26,8 @@ def clip_workers() -> Iterator[Callable]:
     cores, each operation waits at its end for the slowest thread, which can take a hundred times as long as the work.
 
     So torch is set to one thread for a while, and the threads of the pool, which start in that time, keep that setting.
-    Outside the main thread everything is done in sequence: two calls at the same time could otherwise take the one
-    thread that the other has set for the number to go back to.
+    Outside the main thread everything is done in sequence. Otherwise, if two calls overlapped, the second one would find
+    the one thread that the first has set, and restore that number at its end.
     """
     threads = torch.get_num_threads()
     if threads == 1 or threading.current_thread() is not threading.main_thread():

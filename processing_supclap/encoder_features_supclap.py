@@ -44,6 +44,8 @@ class SupClapEncoderFeatureExtractor(ClipFeatureExtractor):
     Example:
 
     ```python
+    >>> import numpy as np
+    >>> from processing_supclap import SupClapEncoderFeatureExtractor
     >>> from transformers import ASTFeatureExtractor
 
     >>> extractor = SupClapEncoderFeatureExtractor(ASTFeatureExtractor())

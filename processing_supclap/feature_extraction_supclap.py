@@ -64,6 +64,9 @@ class SupClapFeatureExtractor(ClipFeatureExtractor):
     Example:
 
     ```python
+    >>> import numpy as np
+    >>> from processing_supclap import SupClapFeatureExtractor
+
     >>> extractor = SupClapFeatureExtractor()
     >>> inputs = extractor([np.zeros(16000), np.zeros(8000)], sampling_rate=16000)
     >>> inputs["input_features"].shape, inputs["input_features_mask"].sum(1)
