@@ -122,7 +122,7 @@ class ClipFeatureExtractor(FeatureExtractionMixin):
         return_tensors = getattr(return_tensors, "value", return_tensors)
         if return_tensors not in ("pt", "np", None):
             raise ValueError(f"return_tensors must be 'pt' or 'np', got {return_tensors!r}.")
-        compute_device = torch.device(device if device and self.computes_on_device else "cpu")
+        compute_device = torch.device("cpu" if device is None or not self.computes_on_device else device)
         # Each clip is computed by itself and not the padded batch at once. So nothing can leak between neighbors, no time
         # is lost on padding, and a clip fits into the cache, which makes it three times as fast on a CPU.
         with clip_workers() as parallel_map:
