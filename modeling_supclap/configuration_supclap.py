@@ -104,12 +104,7 @@ class CedConfig(PreTrainedConfig):
     def from_size(cls, name: str, **kwargs) -> "CedConfig":
         """Returns the configuration of a published size: `"ced-tiny"`, `"ced-mini"`, `"ced-small"` or `"ced-base"`.
 
-        Args:
-            name: The size.
-            kwargs: Fields that shall differ from the published ones.
-
-        Raises:
-            ValueError: There is no such size.
+        `kwargs` are fields that shall differ from the published ones.
         """
         if name not in CED_SIZES:
             raise ValueError(f"{name!r} is not a published CED size; choose from {', '.join(CED_SIZES)}.")

@@ -325,13 +325,8 @@ class CedModel(FixedBatchNorms, CedPreTrainedModel):
         A window counts when it holds frames that no window before it holds, and enough of them for a patch. The first
         window of a clip always counts.
 
-        Args:
-            spectrogram: Normalized features, `(batch, bins, time)`.
-            frames: Real frames of each clip, `(batch,)`.
-            hidden_states: A list to which the hidden states of each block are added.
-
-        Returns:
-            Tokens `(batch, windows · tokens, hidden_size)`, zero in windows that do not count, and which are real.
+        The arguments are those of `_encode_window`. The tokens have the shape `(batch, windows · tokens, hidden_size)`, and
+        are zero in windows that do not count.
         """
         window, hop = self.config.target_length, self.config.window_hop
         length = spectrogram.shape[-1]

@@ -309,12 +309,7 @@ class SupClapModel(SupClapPreTrainedModel):
     def _truncate(self, input_ids: torch.Tensor, inputs: dict) -> torch.Tensor:
         """Cuts texts to the number of positions of the encoder, as a tokenizer with `truncation=True` would.
 
-        Args:
-            input_ids: Tokens, `(n_text, length)`.
-            inputs: The attention mask and what else has one entry for each token; these are cut in place.
-
-        Returns:
-            The tokens that remain.
+        What has one entry for each token beside `input_ids`, such as the mask, is replaced in `inputs`.
         """
         limit = self.config.text_limit()
         if limit is None or input_ids.shape[1] <= limit:

@@ -4,31 +4,16 @@ import torch
 
 
 def masked_mean(tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Returns the mean over tokens, weighted by a mask.
-
-    Args:
-        tokens: `(n, length, hidden)`.
-        mask: Whether a token counts, or its weight, `(n, length)`.
-
-    Returns:
-        `(n, hidden)`, zero where no token counts.
-    """
+    """Averages tokens `(n, length, hidden)` with the weights of a mask `(n, length)` to `(n, hidden)`."""
     weights = mask[..., None].to(tokens.dtype)
     return (tokens * weights).sum(1) / weights.sum(1).clamp(min=1)
 
 
 def place_windows(values: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
-    """Puts the values of the windows that were encoded at their places among all windows; the others are zero.
+    """Puts the values of the windows that were encoded, `(n, …)`, at their places among all windows, `(batch, windows, …)`.
 
-    Only windows that hold sound are encoded. Before, `windows[used]` takes them out of `(batch, windows, …)`, and this is
-    the way back.
-
-    Args:
-        values: Values of the encoded windows, `(n, …)`, in the order of the true entries of `used`.
-        used: Which windows were encoded, `(batch, windows)`.
-
-    Returns:
-        `(batch, windows, …)`.
+    Only windows that hold sound are encoded: `windows[used]` takes them out, with `used` of shape `(batch, windows)`, and
+    this is the way back. The values of the other windows are zero.
     """
     placed = values.new_zeros(*used.shape, *values.shape[1:])
     placed[used] = values

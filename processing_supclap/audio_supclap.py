@@ -111,17 +111,9 @@ def load_waveforms(
     min_samples: int = 160,
     run: Callable = map,
 ) -> list[torch.Tensor]:
-    """Loads a clip or a list of clips, each as [`load_waveform`] does. Errors name the position of a clip in the list.
+    """Loads a clip or a list of clips as [`load_waveform`] does. Errors name the position of a clip in the list.
 
-    Args:
-        audio: One clip or a list of clips, each in any form that [`load_waveform`] takes.
-        sampling_rate: As for [`load_waveform`].
-        target_sampling_rate: As for [`load_waveform`].
-        min_samples: As for [`load_waveform`].
-        run: What calls the loading for each clip, in place of `map`.
-
-    Returns:
-        The waveforms, `(samples,)` each.
+    The arguments are those of [`load_waveform`], and `run` calls the loading of each clip in place of `map`.
     """
     clips = as_clips(audio)
     names = [f"audio[{i}]" for i in range(len(clips))] if len(clips) > 1 else ["audio"]

@@ -209,12 +209,7 @@ def take_number(weights: dict[str, torch.Tensor], name: str, source: str | Path)
 
 
 def heads_of(width: int, given: int | None, source: str) -> int:
-    """Returns the number of attention heads, which weights do not tell.
-
-    Args:
-        width: Width of the encoder.
-        given: The number, if the caller knows it. All published encoders have heads with a width of 64.
-        source: What errors call the file.
+    """Returns the number of attention heads, which weights do not tell: the given one, else that of heads 64 wide.
 
     Raises:
         ConversionError: The width does not divide into so many heads.

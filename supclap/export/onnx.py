@@ -157,14 +157,11 @@ class OnnxSupClap:
         )
 
     def embed_audio(self, clips: Any, sampling_rate: int | None = None) -> np.ndarray:
-        """Embeds a clip, or a list of clips.
+        """Embeds a clip, or a list of clips, in any form that [`load_waveform`] takes: unit vectors `(n, projection_dim)`.
 
         Args:
-            clips: In any form that [`load_waveform`] takes.
+            clips: The clips.
             sampling_rate: Rate in Hz of bare arrays.
-
-        Returns:
-            L2-normalized embeddings, `(n, projection_dim)`.
         """
         rate, shortest = self.description["sampling_rate"], self.description["hop_length"]
         waveforms = [waveform.numpy() for waveform in load_waveforms(clips, sampling_rate, rate, shortest)]
@@ -173,11 +170,7 @@ class OnnxSupClap:
         return self.audio.run(None, {"waveform": padded, "lengths": lengths})[0]
 
     def embed_texts(self, texts: str | list[str]) -> np.ndarray:
-        """Embeds a text, or a list of texts. They are cut where tokenizer or encoder cut them.
-
-        Returns:
-            L2-normalized embeddings, `(n, projection_dim)`.
-        """
+        """Embeds a text, or a list of texts, cut where tokenizer or encoder cut them: unit vectors `(n, projection_dim)`."""
         tokens = encode_text(
             self.tokenizer, texts, max_length=self.description["max_text_length"], return_tensors="np"
         )
@@ -249,16 +242,7 @@ def export_onnx(checkpoint: str | Path, out: str | Path, int8: bool = False) -> 
 def _export(
     graph: nn.Module, inputs: dict[str, torch.Tensor], shapes: dict[str, dict], output: str, path: Path, int8: bool
 ) -> None:
-    """Traces a module and writes its graph.
-
-    Args:
-        graph: The module.
-        inputs: Example inputs by name.
-        shapes: Which dimensions of each input may vary.
-        output: Name of the output.
-        path: File to write.
-        int8: Whether to store weights in 8 bits.
-    """
+    """Traces a module with example `inputs`, whose sizes in `shapes` may vary, and writes its graph."""
     program = torch.onnx.export(
         graph,
         kwargs=inputs,
