@@ -133,15 +133,6 @@ def test_the_index_of_an_encoder_opens_nothing_but_safetensors_of_its_folder(tmp
         SupClapModel.from_text_audio_pretrained(str(tmp_path / "text"), CedConfig(**sizes))
 
 
-def test_the_model_that_an_adapter_names_is_checked_too(checkpoint, tmp_path):
-    shutil.copytree(checkpoint, tmp_path / "base")
-    name_weights(tmp_path / "base", "evil.bin")
-    adapter = {"peft_type": "LORA", "base_model_name_or_path": str(tmp_path / "base")}
-    (checkpoint / "adapter_config.json").write_text(json.dumps(adapter))
-    with pytest.raises(ValueError, match=f"base: .*{REFUSAL}"):
-        SupClapModel.from_pretrained(checkpoint)
-
-
 def test_a_pickled_clap_is_not_scored(laion, tmp_path):
     shutil.copytree(laion, tmp_path / "clap")
     pickle_weights(tmp_path / "clap", tmp_path / "trap")

@@ -1,4 +1,4 @@
-"""`supclap plot-drift`: the drift of several runs in one picture."""
+"""`supclap plot-drift` draws the drift of several runs into one picture."""
 
 import argparse
 from pathlib import Path

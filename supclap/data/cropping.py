@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from processing_supclap.audio_supclap import load_waveform, resample, to_mono_float
-from processing_supclap.decoding_supclap import check_whole
+from processing_supclap.decoding_supclap import check_not_truncated
 
 from .rows import encoded_audio
 
@@ -76,7 +76,7 @@ def _load_part(audio: Any, sampling_rate: int, longest: int, draw: float, name: 
     try:
         import soundfile
 
-        audio = check_whole(audio if isinstance(audio, bytes) else str(audio), f"{name}{where}")
+        audio = check_not_truncated(audio if isinstance(audio, bytes) else str(audio), f"{name}{where}")
         file = soundfile.SoundFile(io.BytesIO(audio) if isinstance(audio, bytes) else audio)
     except (ImportError, OSError, RuntimeError, TypeError):
         return None  # for another decoder, or to say what is wrong
