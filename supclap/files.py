@@ -1,14 +1,18 @@
-"""Names of the files that a run leaves, and files that are written whole or not at all."""
+"""Names of the files that a run leaves, where a model lies, and files that are written whole or not at all."""
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from supclap.errors import DataError
+import yaml
+
+from supclap.errors import DataError, RecipeError
 
 
 # What a training run leaves in its folder.
@@ -22,6 +26,31 @@ CARD = "README.md"
 
 CONFIG = "config.json"
 PROCESSOR = "processor_config.json"
+
+
+def resolve_model_path(name: str) -> str:
+    """The folder that `package:folder` means, where an installed Python package carries weights; other names as they are.
+
+    Raises:
+        RecipeError: The package is not installed, or the path leads out of it.
+    """
+    if not name.startswith("package:"):
+        return name
+    package, _, folder = name.removeprefix("package:").partition("/")
+    try:
+        spec = find_spec(package)
+    except (ImportError, ValueError):  # the package around a nested one is missing, or there is no name at all
+        spec = None
+    if spec is None or spec.origin is None:
+        raise RecipeError(
+            f"text_model {name!r}: the package {package!r} is not installed. The quickstart needs "
+            "`pip install 'supclap[quickstart]'`; any Hub id or folder works in its place."
+        )
+    root = Path(spec.origin).parent.resolve()
+    path = (root / folder).resolve()
+    if not path.is_relative_to(root):
+        raise RecipeError(f"text_model {name!r} leads out of the package {package!r}; name a folder inside it.")
+    return str(path)
 
 
 @contextmanager
@@ -70,6 +99,45 @@ def read_json_object(path: str | Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise DataError(f"{path} holds {type(content).__name__}, not an object. Restore or remove it.")
     return content
+
+
+class _Yaml12Loader(yaml.SafeLoader):
+    """YAML whose plain words mean what the core schema of YAML 1.2 says.
+
+    PyYAML reads YAML 1.1, where `no` is false, `010` is 8, `12:30` is 750, `2024-01-01` a date and `1e-4` a text.
+    """
+
+    yaml_implicit_resolvers: dict = {}
+
+
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?[0-9]+", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("merge", r"<<", "<"),
+):
+    _Yaml12Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first))
+_Yaml12Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.value))
+
+
+def parse_yaml(text: str) -> Any:
+    """What a text in YAML 1.2 holds: `no` is a word, and only `true` and `false` are booleans.
+
+    Raises:
+        ValueError: It is not YAML; the message is one line that says where.
+    """
+    try:
+        return yaml.load(text, _Yaml12Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        raise ValueError(f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}") from None
+    except (yaml.YAMLError, TypeError) as error:
+        raise ValueError(" ".join(str(error).split())) from None
 
 
 def flush(path: Path) -> None:

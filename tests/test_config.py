@@ -11,7 +11,7 @@ from supclap.recipes.parser import parse_recipe
 CONFIGS = Path(__file__).parent.parent / "configs"
 RECIPES = sorted([*CONFIGS.glob("*.yaml"), *CONFIGS.glob("paper/*.yaml")])
 RECIPE = """
-model: {text_model: some/encoder, audio_model: ced-tiny}
+model: {text_model: some/encoder, audio_model: random:ced-tiny}
 data: {data_dir: clips, train_file: train.csv}
 training: {output_dir: out, learning_rate: 1e-4, max_steps: 7}
 """
@@ -26,7 +26,7 @@ def recipe(tmp_path):
 
 def test_sections_fill_their_arguments(recipe):
     model, data, training = parse_recipe([recipe])
-    assert model.audio_model == "ced-tiny"
+    assert model.audio_model == "random:ced-tiny"
     assert data.train_file == "train.csv"
     assert training.max_steps == 7
 
@@ -47,6 +47,63 @@ def test_an_override_can_be_a_list_or_null(recipe):
     assert training.svr is None
 
 
+LITERAL = [
+    ("output_dir", "2024_01"),
+    ("run_name", "010"),
+    ("run_name", "@x"),
+    ("run_name", "2024-01-01"),
+    ("run_name", "a: b: c"),
+    ("hub_model_id", "12:30"),
+    ("data_dir", "no"),
+    ("metric_for_best_model", "~"),
+]
+
+
+@pytest.mark.parametrize(("key", "word"), LITERAL)
+def test_a_key_of_a_text_takes_its_word_as_it_stands(recipe, key, word):
+    sections = parse_recipe([recipe, f"--{key}", word])
+    assert [getattr(section, key) for section in sections if hasattr(section, key)] == [word]
+
+
+def test_files_are_yaml_1_2(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(
+        "data: {data_dir: 2024_01, split_column: on, train_splits: [no, 010, true], label_captions: {yes: [no]}}\n"
+        "training: {output_dir: 12:30, run_name: 2024-01-01, eval_strategy: no, freeze_temperature: true, svr: none}\n"
+    )
+    _, data, training = parse_recipe([str(path)])
+    assert (data.data_dir, data.split_column, data.train_splits) == ("2024_01", "on", ["no", 10, True])
+    assert data.label_captions == {"yes": ["no"]}
+    assert (training.output_dir, training.run_name, training.eval_strategy) == ("12:30", "2024-01-01", "no")
+    assert (training.freeze_temperature, training.svr) == (True, None)
+
+
+def test_a_number_where_a_file_should_have_a_text_is_refused_with_the_way_out(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text("training: {run_name: 010}")
+    with pytest.raises(
+        RecipeError, match="section training: run_name must be a text or null, got 10; put it in quotes"
+    ):
+        parse_recipe([str(path)])
+
+
+def test_a_word_that_is_not_yaml_is_told_in_one_line(recipe):
+    with pytest.raises(
+        RecipeError, match=r"^command line: zero_shot_templates '\[a \{\}' is not YAML: line 1"
+    ) as caught:
+        parse_recipe([recipe, "--zero_shot_templates", "[a {}"])
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("word", ["none", "null"])
+def test_the_support_vectors_are_turned_off_by_a_word(recipe, word):
+    assert parse_recipe([recipe, "--svr", word])[2].svr is None
+
+
+def test_hyphens_and_underscores_are_one_in_a_key(recipe):
+    assert parse_recipe([recipe, "--max-steps", "9", "--train-splits=[a]"])[2].max_steps == 9
+
+
 def test_trackers_are_passed_on(recipe):
     assert parse_recipe([recipe])[2].report_to == []
     training = parse_recipe([recipe, "--report_to", "[tensorboard, wandb, trackio]", "--run_name", "mine"])[2]
@@ -59,10 +116,10 @@ def test_trackers_are_passed_on(recipe):
     ("arguments", "message"),
     [
         (["--learning_rat", "1"], "unknown key 'learning_rat'; did you mean 'learning_rate'"),
-        (["--max_steps", "many"], "max_steps must be int.*got 'many'"),
-        (["--freeze_text", "3"], "freeze_text must be bool, got 3"),
+        (["--max_steps", "many"], "max_steps must be an integer .*got 'many'"),
+        (["--freeze_text", "3"], "freeze_text must be true or false, got 3"),
         (["--dry_run"], "unknown key 'dry_run'; did you mean 'dry-run'"),
-        (["--max_steps"], "--max_steps needs a value"),
+        (["--max_steps"], "--max_steps.*expected one argument"),
         (["max_steps", "3"], "expected --key value, got 'max_steps'"),
     ],
 )
@@ -75,34 +132,36 @@ def test_a_wrong_override_is_named(recipe, arguments, message):
 WRONG_VALUES = [
     ("train_sampling_strategy", "group_by_lenght", "one of random, sequential, .*did you mean 'group_by_length'"),
     ("objective", "infonse", "one of infonce, siglip, .*did you mean 'infonce'"),
-    ("svr", "dinamic", "one of dynamic, static, null, .*did you mean 'dynamic'"),
+    ("svr", "dinamic", "one of dynamic, static, none or null, .*did you mean 'dynamic'"),
     ("svr_direction", "both", "one of bi, uni"),
     ("optim", "adamw_torh", "one of adamw_torch, .*did you mean 'adamw_torch'"),
     ("lr_scheduler_type", "cosin", "one of linear, cosine, .*did you mean 'cosine'"),
     ("eval_strategy", "step", "one of no, steps, epoch, .*did you mean 'steps'"),
     ("report_to", "tensorbord", "one of none, all, .*did you mean 'tensorboard'"),
     ("attn_implementation", "egger", "one of eager, .*did you mean 'eager'"),
-    ("audio_model", "ced-huge", "one of ced-tiny, .* or a folder or Hub id.*did you mean 'ced-"),
-    ("bf16", "maybe", "one of true, false, auto"),
-    ("projection_dim", "0", "at least 1"),
-    ("projection_dim", "-3", "at least 1"),
-    ("skip_nonfinite_steps", "-1", "at least 0"),
-    ("text_learning_rate", "-4", "at least 0"),
-    ("learning_rate", "-1", "at least 0"),
-    ("learning_rate", "nan", "at least 0"),
-    ("weight_decay", "-1", "at least 0"),
-    ("adam_beta2", "2", "from 0 to 1, without 1"),
-    ("save_steps", "0", "above 0"),
-    ("logging_steps", "-1", "above 0"),
-    ("logit_scale_init_value", "50", "at most 4.6"),
-    ("seed", "-1", "from 0 to 4.29"),
-    ("dataloader_num_workers", "-1", "at least 0"),
-    ("gradient_accumulation_steps", "0", "at least 1"),
-    ("grad_cache_chunk_size", "0", "at least 1"),
-    ("eval_pool_size", "-5", "at least 1"),
-    ("input_statistics_batches", "0", "at least 1"),
-    ("max_duration", "0", "above 0"),
-    ("deepspeed", "nope.json", "a mapping, or a file"),
+    ("audio_model", "ced-huge", "one of random:ced-tiny, .*folder or Hub id.*did you mean 'random:ced-"),
+    ("audio_model", "random:ced-bass", "one of random:ced-tiny, .*did you mean 'random:ced-base"),
+    ("audio_model", "ced-base", "random:ced-base for random weights, or the folder or Hub id of trained ones"),
+    ("bf16", "maybe", "auto or true or false"),
+    ("hub_strategy", "every_save", "end"),
+    ("projection_dim", "0", "an integer .above 0"),
+    ("projection_dim", "-3", "an integer .above 0"),
+    ("skip_nonfinite_steps", "-1", "a[n]? \\w+ .at least 0"),
+    ("text_learning_rate", "-4", "a number .at least 0"),
+    ("learning_rate", "-1", "a[n]? \\w+ .at least 0"),
+    ("learning_rate", "nan", "a number .at least 0"),
+    ("weight_decay", "-1", "a[n]? \\w+ .at least 0"),
+    ("adam_beta2", "2", "a number .at least 0 and below 1"),
+    ("save_steps", "0", "a number .above 0"),
+    ("logging_steps", "-1", "a number .above 0"),
+    ("logit_scale_init_value", "50", "a number .at most 4.6"),
+    ("seed", "-1", "an integer .at least 0 and below 4.29"),
+    ("dataloader_num_workers", "-1", "a[n]? \\w+ .at least 0"),
+    ("gradient_accumulation_steps", "0", "an integer .above 0"),
+    ("grad_cache_chunk_size", "0", "an integer .above 0"),
+    ("eval_pool_size", "-5", "an integer .above 0"),
+    ("input_statistics_batches", "0", "an integer .above 0"),
+    ("max_duration", "0", "a number .above 0"),
 ]
 
 
@@ -117,18 +176,19 @@ def test_a_wrong_value_is_named_with_its_key_and_what_is_allowed(recipe, key, va
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("radius_range", "[a, b]", r"radius_range\[0\] must be float, got 'a'"),
-        ("radius_range", "[0.1]", r"radius_range must have 2 items, got \[0.1\]"),
-        ("language_weights", "{en: x}", r"language_weights\[en\] must be float, got 'x'"),
-        ("audio_config", "{hidden_size: abc}", "audio_config.hidden_size must be int, got 'abc'"),
-        ("audio_config", "{hidden_act: relo}", "audio_config.hidden_act must be one of .*did you mean 'relu'"),
+        ("language_weights", "{en: x}", "language_weights.en must be a number .at least 0., got 'x'"),
+        ("report_to", "[wandb, tensorbord]", r"report_to\[1\] must be one of .*did you mean 'tensorboard'"),
+        ("zero_shot_templates", "[7]", r"zero_shot_templates\[0\] must be a text, got 7; put it in quotes"),
+        ("audio_config", "{hidden_size: abc}", "audio_config.hidden_size must be an integer, got 'abc'"),
+        ("audio_config", "{patch_dropout: x}", "audio_config.patch_dropout must be a number or an integer, got 'x'"),
         ("audio_config", "{num_hiden_layers: 2}", "audio_config: unknown key .*did you mean 'num_hidden_layers'"),
-        ("features", "{hop_lenght: 320}", "features: unknown key 'hop_lenght'; did you mean 'hop_length'"),
-        ("features", "{hop_length: 0}", "features.hop_length must be at least 1, got 0"),
-        ("scenes", "{size: abc}", "scenes.size must be int, got 'abc'"),
+        ("feature_extractor", "{hop_lenght: 320}", "feature_extractor: unknown key .*did you mean 'hop_length'"),
+        ("scenes", "{size: abc}", "scenes.size must be an integer, got 'abc'"),
         ("test_scenes", "{sise: 10}", "test_scenes: unknown key 'sise'; did you mean 'size'"),
-        ("scenes", "{size: 9, duration: [0, 4]}", r"scenes.duration\[0\] must be above 0, got 0"),
-        ("waveform_augment", "{speeds: fast}", "waveform_augment.speeds must be list, got 'fast'"),
+        ("scenes", "{size: 9, duration: [a, 4]}", r"scenes.duration\[0\] must be a number, got 'a'"),
+        ("scenes", "{size: 9, duration: [4]}", r"scenes.duration must be a list of 2, got \[4\]"),
+        ("waveform_augment", "{speeds: fast}", "waveform_augment.speeds must be a list, got 'fast'"),
+        ("waveform_augment", "{speeds: [0]}", r"waveform_augment.speeds\[0\] must be an integer .above 0., got 0"),
         ("spectrogram_augment", "{frequncy_masks: 1}", "spectrogram_augment: .*did you mean 'frequency_masks'"),
     ],
 )
@@ -166,11 +226,11 @@ def test_a_recipe_changes_its_bases_and_later_ones_win(tmp_path):
     (tmp_path / "base").mkdir()
     (tmp_path / "base/one.yaml").write_text("training: {output_dir: out, max_steps: 1, seed: 1, learning_rate: 1e-4}")
     (tmp_path / "base/two.yaml").write_text("base: one.yaml\ntraining: {max_steps: 2, seed: 2}")
-    (tmp_path / "base/three.yaml").write_text("model: {audio_model: ced-tiny}\ntraining: {seed: 3}")
+    (tmp_path / "base/three.yaml").write_text("model: {audio_model: random:ced-tiny}\ntraining: {seed: 3}")
     (tmp_path / "top.yaml").write_text("base: [base/two.yaml, base/three.yaml]\ntraining: {max_steps: 4}")
     model, _, training = parse_recipe([str(tmp_path / "top.yaml")])
     assert (training.max_steps, training.seed, training.learning_rate, training.output_dir) == (4, 3, 1e-4, "out")
-    assert model.audio_model == "ced-tiny"
+    assert model.audio_model == "random:ced-tiny"
 
 
 @pytest.mark.parametrize(
@@ -179,7 +239,7 @@ def test_a_recipe_changes_its_bases_and_later_ones_win(tmp_path):
         ("base: top.yaml", r"based on each other: \S*top.yaml -> \S*top.yaml"),
         ("base: nothing.yaml", r"nothing.yaml', a base of \S*top.yaml"),
         ("base: {a: b}", "base must be a file or a list of files"),
-        ("base: wrong.yaml", r"wrong.yaml, section training: max_steps must be int"),
+        ("base: wrong.yaml", r"wrong.yaml, section training: max_steps must be an integer"),
         ("bas: top.yaml", "unknown key 'bas'; did you mean 'base'"),
     ],
 )
@@ -190,11 +250,32 @@ def test_a_wrong_base_is_named(tmp_path, text, message):
         parse_recipe([str(tmp_path / "top.yaml")])
 
 
-def test_a_missing_recipe_says_where_recipes_are():
-    with pytest.raises(RecipeError, match="configs/"):
-        parse_recipe(["configs/nothing.yaml"])
+def test_a_missing_recipe_says_which_there_are():
+    with pytest.raises(RecipeError, match=r"no recipe at 'quickstat'.* esc10; finetune; .* quickstart; "):
+        parse_recipe(["quickstat"])
     with pytest.raises(RecipeError, match="usage"):
         parse_recipe([])
+
+
+def test_a_bundled_recipe_is_found_by_its_name(tmp_path, monkeypatch):
+    by_path = parse_recipe([str(CONFIGS / "finetune_laion_clap.yaml")])
+    monkeypatch.chdir(tmp_path)
+    assert parse_recipe(["finetune_laion_clap"])[0] == by_path[0]
+
+
+def test_a_file_that_is_there_comes_before_a_bundled_recipe(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quickstart").write_text(RECIPE)
+    assert parse_recipe(["quickstart"])[2].max_steps == 7
+
+
+def test_a_bundled_recipe_without_its_data_says_where_they_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        RecipeError, match=r"^quickstart: its data_dir 'examples/quickstart_data' is not here.* clone "
+    ):
+        parse_recipe(["quickstart"])
+    assert parse_recipe(["quickstart", "--data_dir", "mine"])[1].data_dir == "mine"
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

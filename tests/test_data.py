@@ -19,7 +19,7 @@ from supclap.data import (
 )
 from supclap.data.cropping import load_crop
 from supclap.errors import DataError
-from supclap.recipes.parser import DataArguments
+from supclap.data.arguments import DataArguments
 
 
 RATE = 16000

@@ -15,7 +15,7 @@ from supclap.data.tables import table_rows
 from supclap.data.waveform_cache import WaveformCache
 from supclap.errors import DataError
 from supclap.files import MANIFEST
-from supclap.recipes.parser import DataArguments
+from supclap.data.arguments import DataArguments
 
 
 RATE = 16000

@@ -14,7 +14,7 @@ from modeling_supclap import modeling_ced
 from supclap import CedConfig, SupClapConfig, SupClapModel
 from supclap.errors import SettingsError
 from supclap.recipes import build as recipe
-from supclap.recipes.parser import ModelArguments
+from supclap.recipes.arguments import ModelArguments
 
 
 @pytest.fixture(params=["plain", pytest.param("kernels", marks=pytest.mark.record)])

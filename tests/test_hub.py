@@ -319,7 +319,7 @@ def test_a_licence_that_the_text_encoder_forbids_is_refused_before_anything_is_s
     encoder.mkdir()
     (encoder / "README.md").write_text("---\nlicense: cc-by-nc-4.0\n---\n")
     (checkpoint / "recipe.json").write_text(
-        json.dumps({"text_model": str(encoder), "audio_model": "ced-tiny", "objective": "infonce", "svr": None})
+        json.dumps({"text_model": str(encoder), "audio_model": "random:ced-tiny", "objective": "infonce", "svr": None})
     )
     with pytest.raises(LicenseError, match="no commercial use"):
         push(hub, checkpoint, licence="apache-2.0")

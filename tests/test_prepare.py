@@ -18,7 +18,7 @@ from supclap.data.dataset import caption_languages
 from supclap.data.open_rows import open_rows
 from supclap.data.shards import _Shard, prepare
 from supclap.errors import DataError
-from supclap.recipes.parser import DataArguments
+from supclap.data.arguments import DataArguments
 
 
 RATE = 16000

@@ -21,7 +21,8 @@ from safetensors.torch import load_file
 
 from supclap import SupClapTrainingArguments
 from supclap.errors import CheckpointError, RecipeError
-from supclap.recipes.parser import DataArguments, ModelArguments
+from supclap.data.arguments import DataArguments
+from supclap.recipes.arguments import ModelArguments
 from supclap.training.checkpoints import check_whole
 from supclap.training.resume import check_recipe
 

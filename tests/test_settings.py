@@ -8,28 +8,30 @@ import train_supclap
 from supclap import SupClapTrainingArguments
 from supclap.errors import RecipeError, SettingsError
 from supclap.recipes import build as recipe
-from supclap.recipes.parser import SECTIONS, ModelArguments
+from supclap.recipes.arguments import SECTIONS, ModelArguments
 from supclap.training.dry_run import duration
 from supclap.training.metric_choice import check_best_metric, evaluated_metrics
 
 
 def test_a_folder_without_a_model_is_named_with_what_one_holds(tmp_path):
-    with pytest.raises(RecipeError, match=rf"^model '{tmp_path}' is a folder without config.json.* model.safetensors"):
-        recipe.build_processor(ModelArguments(model=str(tmp_path)))
+    with pytest.raises(
+        RecipeError, match=rf"^checkpoint '{tmp_path}' is a folder without config.json.* model.safetensors"
+    ):
+        recipe.build_processor(ModelArguments(checkpoint=str(tmp_path)))
 
 
 def test_the_model_inside_a_folder_is_pointed_at(tmp_path):
     (tmp_path / "checkpoint-4").mkdir()
     (tmp_path / "checkpoint-4" / "config.json").write_text("{}")
     with pytest.raises(RecipeError, match=r"There is one in '.*checkpoint-4'"):
-        recipe.build_processor(ModelArguments(model=str(tmp_path)))
+        recipe.build_processor(ModelArguments(checkpoint=str(tmp_path)))
 
 
 def test_a_folder_that_holds_another_model_is_named(text_encoder):
     with pytest.raises(
-        RecipeError, match=rf"^model '{text_encoder}' is a folder that does not load\. .*processor_config.json"
+        RecipeError, match=rf"^checkpoint '{text_encoder}' is a folder that does not load\. .*processor_config.json"
     ):
-        recipe.build_processor(ModelArguments(model=str(text_encoder)))
+        recipe.build_processor(ModelArguments(checkpoint=str(text_encoder)))
 
 
 @pytest.mark.parametrize("key", ["text_model", "audio_model"])
@@ -55,7 +57,7 @@ PARTS_THAT_DO_NOT_FIT = [
 @pytest.mark.parametrize(("options", "message"), PARTS_THAT_DO_NOT_FIT, ids=lambda value: str(value)[:40])
 def test_fields_that_do_not_fit_an_encoder_are_told_with_their_key_in_one_line(text_encoder, options, message):
     with pytest.raises(SettingsError, match=message) as caught:
-        recipe.build_model(ModelArguments(text_model=str(text_encoder), audio_model="ced-tiny", **options))
+        recipe.build_model(ModelArguments(text_model=str(text_encoder), audio_model="random:ced-tiny", **options))
     assert len(str(caught.value).splitlines()) == 1
 
 

@@ -20,7 +20,7 @@ from supclap.data import StreamedClips, build_manifest, load_splits
 from supclap.data.manifest import NOT_HASHED
 from supclap.errors import DataError, RecipeError
 from supclap.files import MANIFEST
-from supclap.recipes.parser import DataArguments
+from supclap.data.arguments import DataArguments
 
 
 CLIPS = {"train": 12, "validation": 4}

@@ -279,7 +279,7 @@ def _licence_of_tower(config: Mapping) -> str:
 
 
 def _resolve(name: str) -> str:
-    from supclap.recipes.build import resolve_model_path
+    from supclap.files import resolve_model_path
 
     try:
         return resolve_model_path(name)

@@ -1,11 +1,19 @@
 """Arguments of training: the Trainer's own and those of the objective."""
 
-from dataclasses import dataclass, field, fields
+import typing
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from transformers import TrainingArguments
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
-from supclap.recipes.validation import check_value
+from supclap.data.field_types import Seed, Share, ShareBelowOne, checked
+
+
+Tracker = Literal[("none", "all", *sorted(INTEGRATION_TO_CALLBACK))]
 
 
 def computes_in_bfloat16(use_cpu: bool) -> bool:
@@ -23,17 +31,21 @@ class SupClapTrainingArguments(TrainingArguments):
     The number of negatives is the number of pairs of one step on all ranks; gradient accumulation adds none.
     """
 
-    objective: str = field(default="infonce", metadata={"help": "Base loss: infonce or siglip."})
-    svr: str | None = field(
-        default="dynamic", metadata={"help": "Radius of the support vectors: dynamic, static, null."}
+    objective: Literal["infonce", "siglip"] = field(default="infonce", metadata={"help": "Base loss."})
+    svr: Literal["dynamic", "static", "none"] | None = field(
+        default="dynamic", metadata={"help": "Radius of the support vectors; none or null turns them off."}
     )
-    svr_direction: str = field(default="bi", metadata={"help": "bi contrasts both ways, uni text to audio only."})
-    svr_weight: float = field(default=1.0, metadata={"help": "Weight alpha of L_svr."})
-    constraint_weight: float = field(default=0.01, metadata={"help": "Weight beta of L_cons (dynamic radius only)."})
-    radius_init: float = field(
+    svr_direction: Literal["bi", "uni"] = field(
+        default="bi", metadata={"help": "bi contrasts both ways, uni text to audio only."}
+    )
+    svr_weight: NonNegativeFloat = field(default=1.0, metadata={"help": "Weight alpha of L_svr."})
+    constraint_weight: NonNegativeFloat = field(
+        default=0.01, metadata={"help": "Weight beta of L_cons (dynamic radius only)."}
+    )
+    radius_init: NonNegativeFloat = field(
         default=0.1, metadata={"help": "Initial radius, in units of the unit-length embeddings."}
     )
-    radius_predictor: str = field(
+    radius_predictor: Literal["similarities", "summary"] = field(
         default="similarities",
         metadata={"help": "Dynamic radius: similarities (the paper's, fixed batch size) or summary (any batch size)."},
     )
@@ -46,7 +58,7 @@ class SupClapTrainingArguments(TrainingArguments):
     sort_negatives: bool = field(
         default=False, metadata={"help": "radius_predictor similarities reads the negatives hardest first."}
     )
-    bi_mode: str = field(
+    bi_mode: Literal["symmetric", "text_support"] = field(
         default="symmetric",
         metadata={
             "help": "svr_direction bi: symmetric moves audios too, text_support contrasts audios with moved texts."
@@ -58,60 +70,62 @@ class SupClapTrainingArguments(TrainingArguments):
     detach_positive: bool = field(
         default=False, metadata={"help": "Send no gradient to the positive through the support vector."}
     )
-    radius_range: tuple[float, float] | None = field(
+    radius_range: tuple[NonNegativeFloat, NonNegativeFloat] | None = field(
         default=None, metadata={"help": "Smallest and largest static radius; no limits when null."}
     )
-    on_batch_mismatch: str = field(
+    on_batch_mismatch: Literal["error", "pad"] = field(
         default="error",
         metadata={"help": "What radius_predictor similarities does with another number of pairs: error or pad."},
     )
-    svr_warmup: float = field(
+    svr_warmup: Share = field(
         default=0.0, metadata={"help": "Share of the steps in which the weight of L_svr rises linearly from 0."}
     )
-    constraint_warmup: float = field(
+    constraint_warmup: Share = field(
         default=0.0, metadata={"help": "Share of the steps in which the weight of L_cons rises linearly from 0."}
     )
-    positives: str = field(
+    positives: Literal["clip", "label"] = field(
         default="clip",
         metadata={"help": "Pairs that are no negatives of each other: of the same clip, or of the same label too."},
     )
-    loss_chunk_size: int | None = field(
+    loss_chunk_size: PositiveInt | None = field(
         default=None, metadata={"help": "Rows of the loss at a time, for memory linear in the batch; all when null."}
     )
-    grad_cache_chunk_size: int | None = field(
+    grad_cache_chunk_size: PositiveInt | None = field(
         default=None,
         metadata={"help": "Embed so many pairs at a time, so that a batch of thousands fits; all when null."},
     )
     detach_direction: bool = field(
         default=False, metadata={"help": "Control: hold the direction of the support vectors constant."}
     )
-    pull_weight: float = field(
+    pull_weight: NonNegativeFloat = field(
         default=1.0, metadata={"help": "Control (svr null): factor on the pull of L_orig's positives."}
     )
-    perpendicular_push: float = field(
+    perpendicular_push: NonNegativeFloat = field(
         default=1.0, metadata={"help": "Control (svr null): factor on the part of L_orig's push across a - t."}
     )
     drift: bool = field(default=False, metadata={"help": "Measure the drift: to the trackers and to drift.jsonl."})
-    drift_steps: int = field(default=100, metadata={"help": "Measure it every so many steps."})
-    drift_probe_size: int = field(default=64, metadata={"help": "Held pairs whose realised steps are measured."})
-    radius_learning_rate: float | None = field(
+    drift_steps: PositiveInt = field(default=100, metadata={"help": "Measure it every so many steps."})
+    drift_probe_size: PositiveInt = field(
+        default=64, metadata={"help": "Held pairs whose realised steps are measured."}
+    )
+    radius_learning_rate: NonNegativeFloat | None = field(
         default=None, metadata={"help": "Learning rate of the radius; that of the model when null."}
     )
-    text_learning_rate: float | None = field(
+    text_learning_rate: NonNegativeFloat | None = field(
         default=None, metadata={"help": "Learning rate of the text encoder; that of the model when null."}
     )
-    muon_learning_rate: float | None = field(
+    muon_learning_rate: NonNegativeFloat | None = field(
         default=None,
         metadata={
             "help": "Train weight matrices outside of the text encoder with Muon at this rate; AdamW when null."
         },
     )
-    layer_decay: float | None = field(
+    layer_decay: Annotated[float, Field(gt=0, le=1)] | None = field(
         default=None,
         metadata={"help": "Each layer of both encoders learns at this share of the rate of the layer above it."},
     )
     freeze_temperature: bool = field(default=False, metadata={"help": "Keep the temperature at its initial value."})
-    ema_decay: float | None = field(
+    ema_decay: ShareBelowOne | None = field(
         default=None,
         metadata={
             "help": "Evaluate and save an exponential moving average of the weights with this decay, e.g. 0.999."
@@ -125,14 +139,14 @@ class SupClapTrainingArguments(TrainingArguments):
         default=False,
         metadata={"help": "Make the spectrograms of training (CED) where the model is, not in the data workers."},
     )
-    skip_nonfinite_steps: int = field(
+    skip_nonfinite_steps: NonNegativeInt = field(
         default=0,
         metadata={"help": "Leave out up to so many steps with a NaN or infinite loss or gradient, then stop."},
     )
-    eval_pool_size: int | None = field(
+    eval_pool_size: PositiveInt | None = field(
         default=None, metadata={"help": "Evaluate retrieval in disjoint pools of so many clips; one pool when null."}
     )
-    choose_checkpoint_on: str = field(
+    choose_checkpoint_on: Literal["validation", "test"] = field(
         default="validation",
         metadata={"help": "Split that training evaluates and chooses by; test, as the paper did, labels all results."},
     )
@@ -147,32 +161,51 @@ class SupClapTrainingArguments(TrainingArguments):
         default=False, metadata={"help": "Not used: the collator takes what it needs."}
     )
     dataloader_drop_last: bool = field(default=True, metadata={"help": "Drop the last, smaller training batch."})
-    report_to: str | list[str] = field(default="none", metadata={"help": "Trackers, e.g. tensorboard or wandb."})
-    logging_steps: float = field(default=10, metadata={"help": "Log every so many steps."})
+    report_to: Tracker | list[Tracker] | None = field(
+        default="none", metadata={"help": "Trackers, e.g. tensorboard or wandb."}
+    )
+    logging_steps: PositiveFloat = field(default=10, metadata={"help": "Log every so many steps."})
     ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "Every parameter is used."})
-    bf16: bool | str = field(
+    bf16: bool | Literal["auto"] = field(
         default=False, metadata={"help": "Mixed precision; auto uses it where the processor computes in bfloat16."}
     )
-    hub_strategy: str = field(
-        default="end", metadata={"help": "Only end: one upload of the whole model, with its card."}
+    # The others of the parent upload weights without code or card in between, and the pickles of a resumable state.
+    hub_strategy: Literal["end"] = field(
+        default="end", metadata={"help": "One upload of the whole model, with its card, at the end."}
     )
     dataloader_pin_memory: bool | None = field(
         default=None, metadata={"help": "Pin batches in memory; where there is an accelerator when null."}
     )
 
+    # The ranges of fields whose defaults and help are the parent's, which checks nothing of them.
+    learning_rate: NonNegativeFloat
+    weight_decay: NonNegativeFloat
+    adam_beta1: ShareBelowOne
+    adam_beta2: ShareBelowOne
+    max_grad_norm: NonNegativeFloat
+    warmup_steps: NonNegativeFloat
+    num_train_epochs: PositiveFloat
+    max_steps: Annotated[int, Field(ge=-1)]  # -1 counts epochs
+    per_device_train_batch_size: PositiveInt
+    per_device_eval_batch_size: PositiveInt
+    gradient_accumulation_steps: PositiveInt
+    dataloader_num_workers: NonNegativeInt
+    save_steps: PositiveFloat
+    eval_steps: PositiveFloat | None
+    seed: Seed
+    data_seed: Seed | None
+
     def __post_init__(self):
-        for item in fields(self):
-            if item.init:
-                check_value(item.name, getattr(self, item.name))
+        for name, kind in own_fields().items():
+            setattr(self, name, checked(name, getattr(self, name), kind))
+        if self.svr == "none":
+            self.svr = None
         if self.dataloader_persistent_workers:
             raise ValueError("dataloader_persistent_workers would repeat the captions and crops of the first epoch.")
         if self.bf16 == "auto":
             self.bf16 = computes_in_bfloat16(self.use_cpu)
             # the Trainer takes bf16 without an accelerator only when told that the CPU is meant
             self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
-        if self.push_to_hub and self.hub_strategy != "end":
-            # the parent would upload weights without code or card in between, and the pickles of a resumable state
-            raise ValueError(f"hub_strategy must be end, got {self.hub_strategy!r}.")
         if self.dataloader_pin_memory is None:
             self.dataloader_pin_memory = torch.accelerator.is_available()
         super().__post_init__()
@@ -183,3 +216,10 @@ class SupClapTrainingArguments(TrainingArguments):
     def chosen_on(self) -> str:
         """How the checkpoint at the end of training is chosen: by a split, or as the last one."""
         return self.choose_checkpoint_on if self.load_best_model_at_end else "last"
+
+
+@cache
+def own_fields() -> dict[str, Any]:
+    """The fields that [`SupClapTrainingArguments`] declares, with their annotations; those of its parent are not its own."""
+    hints = typing.get_type_hints(SupClapTrainingArguments, include_extras=True)
+    return {name: hints[name] for name in SupClapTrainingArguments.__annotations__}
