@@ -19,12 +19,12 @@ from transformers import Wav2Vec2Model
 from supclap import SupClapEncoderFeatureExtractor, SupClapModel, SupClapProcessor
 from supclap.cli.main import main
 from supclap.data import CorpusMixture, build_manifest
+from supclap.data.arguments import DataArguments
 from supclap.data.rows import LazyRows
 from supclap.errors import LicenseError
 from supclap.evaluation.tables import CHOSEN_ON, model_index
 from supclap.publishing.model_card import MARKER, build_card, write_card
 from supclap.publishing.run_record import record_run
-from supclap.data.arguments import DataArguments
 from supclap.recipes.arguments import ModelArguments
 from supclap.training.arguments import SupClapTrainingArguments
 

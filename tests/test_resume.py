@@ -20,8 +20,8 @@ from conftest import write_recipe
 from safetensors.torch import load_file
 
 from supclap import SupClapTrainingArguments
-from supclap.errors import CheckpointError, RecipeError
 from supclap.data.arguments import DataArguments
+from supclap.errors import CheckpointError, RecipeError
 from supclap.recipes.arguments import ModelArguments
 from supclap.training.checkpoints import check_whole
 from supclap.training.resume import check_recipe

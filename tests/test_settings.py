@@ -1,5 +1,7 @@
 """Wrong settings are told in one line that says what to change, and as early as they can be known."""
 
+from dataclasses import fields
+
 import _runs
 import pytest
 import torch
@@ -36,7 +38,7 @@ def test_a_folder_that_holds_another_model_is_named(text_encoder):
 
 @pytest.mark.parametrize("key", ["text_model", "audio_model"])
 def test_a_folder_that_is_not_there_is_named_with_its_key(tmp_path, text_encoder, key):
-    models = {"text_model": str(text_encoder), key: str(tmp_path / "gone")}
+    models = {"text_model": str(text_encoder), "audio_model": "random:ced-tiny", key: str(tmp_path / "gone")}
     with pytest.raises(RecipeError, match=rf"^{key} '.*gone' is no folder.* holds config.json"):
         recipe.build_processor(ModelArguments(**models))
 
@@ -48,8 +50,12 @@ PARTS_THAT_DO_NOT_FIT = [
         "^text_config {'num_hidden_layers': 300} .* has {'num_hidden_layers': 1",
     ),
     ({"text_config": {"num_hidden_layers": "few"}}, "^text_config {'num_hidden_layers': 'few'} does not fit"),
-    ({"text_config": {"hidden_act": "relo"}}, "^text_config.hidden_act must be one of .* got 'relo'; .* 'relu'"),
-    ({"audio_config": {"num_attention_heads": 5}}, "^audio_config {'num_attention_heads': 5}: .*must be a multiple"),
+    ({"text_config": {"hidden_act": "relo"}}, "^text_config {'hidden_act': 'relo'} .* has .*'gelu'.* knows no 'relo'"),
+    ({"audio_config": {"hidden_act": "relo"}}, "^audio_config {'hidden_act': 'relo'} does not fit .* knows no 'relo'"),
+    (
+        {"audio_config": {"num_attention_heads": 5}},
+        "^audio_config {'num_attention_heads': 5} does not fit .*must be a multiple",
+    ),
     ({"attn_implementation": "flash_attention_2"}, "^attn_implementation 'flash_attention_2': "),
 ]
 
@@ -174,7 +180,38 @@ def test_the_short_help_tells_the_sections_and_how_to_override(capsys):
 def test_the_long_help_has_every_key_of_our_own_with_its_default(capsys):
     train_supclap.main(["--help"])
     text = capsys.readouterr().out
-    own = set(SupClapTrainingArguments.__annotations__) - {"return"}
-    keys = {item for kind in list(SECTIONS.values())[:2] for item in kind.__annotations__} | own
-    assert keys == {line.strip() for line in text.splitlines() if line[:2] == "  " and line[2:].isidentifier()}
+    described = {item.name for kind in SECTIONS.values() for item in fields(kind) if "help" in item.metadata}
+    own = described & {name for kind in SECTIONS.values() for name in kind.__annotations__}
+    assert own == {line.strip() for line in text.splitlines() if line[:2] == "  " and line[2:].isidentifier()}
     assert '["This is a sound of {}."]' in text
+    assert '{one of dynamic, static, none or null} ["dynamic"]' in " ".join(text.split())
+    assert "{an integer (above 0) or null} [null]" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "^model section: set text_model "),
+        ({"text_model": "t"}, "^model section: set audio_model .random:ced-base, a folder or Hub id., or checkpoint"),
+        ({"checkpoint": "c", "audio_model": "a/b"}, "^model section: audio_model would be ignored, as checkpoint: c "),
+        ({"text_model": "t", "audio_model": "a/b", "audio_config": {"hidden_size": 3}}, "audio_config is for random"),
+        (
+            {"text_model": "t", "audio_model": "a/b", "feature_extractor": {"n_fft": 3}},
+            "feature_extractor is for random",
+        ),
+    ],
+)
+def test_what_training_starts_from_is_said_once(options, message):
+    for build in (recipe.build_processor, recipe.build_model):
+        with pytest.raises(RecipeError, match=message):
+            build(ModelArguments(**options))
+
+
+def test_a_feature_extractor_that_cannot_be_made_is_told_with_its_key(text_encoder):
+    arguments = ModelArguments(
+        text_model=str(text_encoder), audio_model="random:ced-tiny", feature_extractor={"win_length": 600}
+    )
+    with pytest.raises(
+        RecipeError, match="^feature_extractor {'win_length': 600}: win_length .600. must be at most n_fft"
+    ):
+        recipe.build_processor(arguments)

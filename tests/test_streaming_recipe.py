@@ -17,10 +17,10 @@ from torch.utils.data import DataLoader
 
 import train_supclap
 from supclap.data import StreamedClips, build_manifest, load_splits
+from supclap.data.arguments import DataArguments
 from supclap.data.manifest import NOT_HASHED
 from supclap.errors import DataError, RecipeError
 from supclap.files import MANIFEST
-from supclap.data.arguments import DataArguments
 
 
 CLIPS = {"train": 12, "validation": 4}

@@ -43,7 +43,7 @@ def open_rows(
     """
     if isinstance(path, DataArguments):
         if corpus or options:
-            raise DataError("A recipe names its corpora and their options itself; leave --corpus and --option out.")
+            raise DataError("a recipe names its corpora and their options itself; leave --corpus and --option out.")
         return _open_recipe(path, splits, keep_bad, skip_bad)
     path, options = Path(path), options or {}
     if path.is_file() or path.suffix in TABLES:

@@ -257,18 +257,16 @@ def part_licences(recipe: Mapping, config: Mapping) -> dict[str, str]:
         Licences of `model` (what training went on from, or what was converted), or of `text_encoder` and
         `audio_encoder`.
     """
-    from modeling_supclap.configuration_supclap import CED_SIZES
-
     text_type = config["text_config"].get("model_type")
-    if recipe.get("model"):
-        return {"model": licence_of_model(recipe["model"], text_type)}
+    if recipe.get("checkpoint"):
+        return {"model": licence_of_model(recipe["checkpoint"], text_type)}
     if not recipe and config.get(SOURCE_LICENCE):
         return {"model": config[SOURCE_LICENCE]}
     if not recipe:
         return {f"{tower}_encoder": _licence_of_tower(config[f"{tower}_config"]) for tower in ("text", "audio")}
     licences = {"text_encoder": licence_of_model(_resolve(recipe.get("text_model") or ""), text_type)}
     audio = recipe.get("audio_model")
-    if audio and audio not in CED_SIZES:
+    if audio and not audio.startswith("random:"):
         licences["audio_encoder"] = licence_of_model(audio)
     return licences
 

@@ -2,7 +2,7 @@
 
 import itertools
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -72,24 +72,32 @@ def _loading(key: str, name: str) -> Iterator[None]:
         raise RecipeError(f"{key} {name!r} {where}{told}. A model's folder holds {holds}.") from error
 
 
-def _check_text_config(text_model: str, fields: dict[str, Any]) -> None:
-    """Raises a [`RecipeError`] when the configuration of a text encoder has no such fields."""
+def _text_fields(text_model: str, names: Iterable[str]) -> dict[str, Any]:
+    """Fields of the configuration of a text encoder; one that it lacks raises a [`RecipeError`]."""
     known = AutoConfig.from_pretrained(text_model).to_dict()
-    for name in fields:
+    for name in names:
         if name not in known:
             raise RecipeError(f"text_config: unknown key {name!r}; {did_you_mean(name, list(known))}")
+    return {name: known[name] for name in names}
 
 
 @contextmanager
-def _changing(fields: dict[str, dict[str, Any] | None]) -> Iterator[None]:
-    """Raises a [`RecipeError`] when encoders cannot be built with the fields that a recipe gives for them, by key."""
+def _changing(fields: dict[str, dict[str, Any] | None], there: dict[str, Any]) -> Iterator[None]:
+    """Raises a [`RecipeError`] when encoders cannot be built with the fields that a recipe gives for them.
+
+    Args:
+        fields: The key of the recipe, and what it gives.
+        there: What the text encoder has in place of it.
+    """
     try:
         yield
     except (TypeError, ValueError, KeyError, RuntimeError, ArithmeticError, StrictDataclassError) as error:
         given = ", ".join(f"{key} {value!r}" for key, value in fields.items() if value)
         if not given:
             raise
-        raise RecipeError(f"{given} does not fit the encoder: {_shortened(error)}") from error
+        has = f", which has {there!r}" if there else ""
+        reason = f"it knows no {error}" if isinstance(error, KeyError) else _shortened(error)
+        raise RecipeError(f"{given} does not fit the encoder{has}: {reason}") from error
 
 
 def build_processor(args: ModelArguments) -> SupClapProcessor:
@@ -121,9 +129,8 @@ def build_model(args: ModelArguments) -> SupClapModel:
     else:
         audio: str | CedConfig = args.audio_model
         text_model = resolve_model_path(args.text_model)
-        if args.text_config:
-            _check_text_config(text_model, args.text_config)
-        with _changing({"text_config": args.text_config, "audio_config": args.audio_config}):
+        there = _text_fields(text_model, args.text_config) if args.text_config else {}
+        with _changing({"text_config": args.text_config, "audio_config": args.audio_config}, there):
             if has_random_audio_encoder(args):
                 size = args.audio_model.removeprefix(RANDOM)
                 print(f"audio encoder: random weights, {size}")
