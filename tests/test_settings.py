@@ -184,8 +184,8 @@ def test_the_long_help_has_every_key_of_our_own_with_its_default(capsys):
     own = described & {name for kind in SECTIONS.values() for name in kind.__annotations__}
     assert own == {line.strip() for line in text.splitlines() if line[:2] == "  " and line[2:].isidentifier()}
     assert '["This is a sound of {}."]' in text
-    assert '{one of dynamic, static, none or null} ["dynamic"]' in " ".join(text.split())
-    assert "{an integer (above 0) or null} [null]" in text
+    assert '{dynamic, static, none | null} ["dynamic"]' in " ".join(text.split())
+    assert "{integer > 0 | null} [null]" in text
 
 
 @pytest.mark.parametrize(

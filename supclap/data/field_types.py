@@ -5,7 +5,9 @@ recipe and the arguments of training are both checked this way, and the help of 
 annotations. What an annotation cannot say, such as which sizes go together, is checked by the class that takes them.
 """
 
-from collections.abc import Callable, Iterator
+import re
+import typing
+from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Any
 
@@ -20,15 +22,6 @@ ShareBelowOne = Annotated[float, Field(ge=0, lt=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 _CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
-_NAMES = {
-    "integer": "an integer",
-    "number": "a number",
-    "string": "a text",
-    "boolean": "true or false",
-    "object": "a mapping",
-    "null": "null",
-}
-_BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
 
 
 def fields_of(kind: Callable) -> type:
@@ -37,6 +30,12 @@ def fields_of(kind: Callable) -> type:
     fields = TypedDict(kind.__name__, dict(annotations), total=False)  # noqa: UP013
     fields.__pydantic_config__ = _CONFIG
     return fields
+
+
+@cache
+def adapter(kind: Any) -> TypeAdapter:
+    """What checks values against an annotation, and describes it."""
+    return TypeAdapter(kind, config=None if hasattr(kind, "__pydantic_config__") else _CONFIG)
 
 
 def checked(key: str, value: Any, kind: Any) -> Any:
@@ -51,89 +50,36 @@ def checked(key: str, value: Any, kind: Any) -> Any:
         SettingsError: The value does not fit. The message is one line with the key, the value, what is allowed and,
             for a misspelt choice, the nearest one.
     """
-    adapter = _adapter(kind)
     try:
-        return adapter.validate_python(value)
+        return adapter(kind).validate_python(value)
     except ValidationError as error:
-        # Of a union, pydantic reports what is wrong for each of its types. The user meant the type that fits furthest.
-        problem = max(error.errors(), key=lambda problem: len(problem["loc"]))
-        if problem["type"] == "value_error":  # raised by a validator of ours, which says what is allowed
-            raise SettingsError(f"{key} {problem['ctx']['error']}") from None
-        raise _wrong_part(key, value, problem["loc"], list(_alternatives(adapter.json_schema()))) from None
+        raise SettingsError(_in_words(key, value, kind, error.errors())) from None
 
 
-def allowed(kind: Any) -> str:
-    """What an annotation allows, in words."""
-    return _in_words(list(_alternatives(_adapter(kind).json_schema())))
-
-
-@cache
-def _adapter(kind: Any) -> TypeAdapter:
-    return TypeAdapter(kind, config=None if hasattr(kind, "__pydantic_config__") else _CONFIG)
-
-
-def _alternatives(schema: dict, definitions: dict | None = None) -> Iterator[dict]:
-    """The JSON schemas that a schema is a choice of, each with the definitions that it refers to."""
-    definitions = definitions or schema.get("$defs", {})
-    if "$ref" in schema:
-        schema = definitions[schema["$ref"].rpartition("/")[2]]
-    for option in schema.get("anyOf", []):
-        yield from _alternatives(option, definitions)
-    if "anyOf" not in schema:
-        yield {**schema, "$defs": definitions}
-
-
-def _wrong_part(key: str, value: Any, location: tuple, schemas: list[dict]) -> SettingsError:
-    """The error for the part of a value that lies at a location, where the schemas describe the whole value."""
-    for place in location:
+def _in_words(key: str, value: Any, kind: Any, problems: list[dict]) -> str:
+    # Of a union, pydantic reports what is wrong for each of its types. The user meant those that fit furthest.
+    furthest = max(len(problem["loc"]) for problem in problems)
+    problems = [problem for problem in problems if len(problem["loc"]) == furthest]
+    first = problems[0]
+    if first["type"] == "value_error":  # raised by a validator of ours, which says what is allowed
+        return f"{key} {first['ctx']['error']}"
+    if first["type"] == "extra_forbidden":
+        known = [name for option in (kind, *typing.get_args(kind)) for name in getattr(option, "__annotations__", ())]
+        return f"{key}: unknown key {first['loc'][-1]!r}; {did_you_mean(first['loc'][-1], known)}"
+    for place in first["loc"]:
         if isinstance(value, dict) and place in value:
-            known = [schema for schema in schemas if "properties" in schema]
-            if known and place not in known[0]["properties"]:
-                return SettingsError(
-                    f"{key}: unknown key {place!r}; {did_you_mean(place, list(known[0]['properties']))}"
-                )
-            key = f"{key}.{place}"
-        elif isinstance(value, list | tuple) and isinstance(place, int) and place < len(value):
-            key = f"{key}[{place}]"
-        else:  # not a place in the value, but the name that pydantic gives to an alternative
-            continue
-        value = value[place]
-        schemas = [inner for schema in schemas for inner in _schemas_at(schema, place)]
-    choices = [choice for schema in schemas for choice in _choices(schema)]
-    near = nearest(value, choices)
-    hint = "." if near is None else f"; did you mean {near!r}?"
-    if isinstance(value, int | float) and any(schema.get("type") == "string" for schema in schemas):
+            key, value = f"{key}.{place}", value[place]
+        elif isinstance(value, list | tuple) and place in range(len(value)):
+            key, value = f"{key}[{place}]", value[place]
+        # else it is no place in the value, but pydantic's name of a type of the union
+    reasons = (
+        problem["msg"].partition(", unable to")[0].replace("Input should be", "must be") for problem in problems
+    )
+    reason = " or ".join(dict.fromkeys(reasons)).replace("or must be", "or").replace("tuple", "list")
+    if first["type"] == "missing":
+        reason = "needs one more item"
+    near = nearest(value, re.findall("'([^']*)'", str(first.get("ctx"))))
+    hint = f"; did you mean {near!r}?" if near else "."
+    if first["type"] == "string_type" and isinstance(value, int | float):
         hint = "; put it in quotes."
-    return SettingsError(f"{key} must be {_in_words(schemas)}, got {value!r}{hint}")
-
-
-def _schemas_at(schema: dict, place: str | int) -> Iterator[dict]:
-    """The alternatives for what lies at a key or an index of a value that a schema describes."""
-    if schema.get("type") == "object":
-        inner = schema.get("properties", {}).get(place, schema.get("additionalProperties"))
-    elif "prefixItems" in schema:
-        inner = schema["prefixItems"][place]
-    else:
-        inner = schema.get("items")
-    if isinstance(inner, dict):
-        yield from _alternatives(inner, schema["$defs"])
-
-
-def _choices(schema: dict) -> list:
-    return schema.get("enum", [schema["const"]] if "const" in schema else [])
-
-
-def _in_words(schemas: list[dict]) -> str:
-    choices = [str(choice) for schema in schemas for choice in _choices(schema)]
-    words = [f"one of {', '.join(choices)}" if len(choices) > 1 else choices[0]] if choices else []
-    for schema in schemas:
-        if _choices(schema):
-            continue
-        if schema.get("type") == "array":
-            count = schema.get("minItems")
-            words.append(f"a list of {count}" if count else "a list")
-            continue
-        bounds = [f"{word} {schema[bound]:g}" for bound, word in _BOUNDS.items() if bound in schema]
-        name = _NAMES.get(schema.get("type", ""), "any value")
-        words.append(f"{name} ({' and '.join(bounds)})" if bounds else name)
-    return " or ".join(words)
+    return f"{key} {reason}, got {value!r}{hint}"

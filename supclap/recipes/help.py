@@ -4,7 +4,7 @@ import dataclasses
 import json
 import textwrap
 
-from supclap.data.field_types import allowed
+from supclap.data.field_types import adapter
 from supclap.recipes.arguments import SECTIONS
 from supclap.recipes.parser import keys
 
@@ -29,9 +29,22 @@ The same command goes on from the last checkpoint of output_dir after a kill.
   --help     this text and all keys of our own, with {what they allow} and [their default]"""
 
 
+BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+
+
 def _default(item: dataclasses.Field) -> str:
     factory = item.default_factory
     return json.dumps(item.default if factory is dataclasses.MISSING else factory(), ensure_ascii=False)
+
+
+def _allowed(schema: dict) -> str:
+    """What the JSON schema of an annotation allows, in words."""
+    if "anyOf" in schema:
+        return " | ".join(_allowed(option) for option in schema["anyOf"])
+    if "enum" in schema:
+        return ", ".join(schema["enum"])
+    bounds = [f"{sign} {schema[bound]:g}" for bound, sign in BOUNDS.items() if bound in schema]
+    return " ".join([str(schema.get("const", schema.get("type", "object"))), *bounds])
 
 
 def all_keys() -> str:
@@ -42,7 +55,7 @@ def all_keys() -> str:
         declared = arguments.__annotations__
         for item in dataclasses.fields(arguments):
             if item.name in declared and "help" in item.metadata:
-                text = f"{item.metadata['help']} {{{allowed(keys()[item.name].kind)}}} [{_default(item)}]"
+                text = f"{item.metadata['help']} {{{_allowed(adapter(keys()[item.name].kind).json_schema())}}} [{_default(item)}]"
                 lines.append(f"  {item.name}")
                 lines += textwrap.wrap(text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
     lines.append(
