@@ -1,11 +1,15 @@
 """Recipes: sections, overrides, and errors that name the key and the fix."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
-from supclap.errors import RecipeError
-from supclap.recipes.parser import parse_recipe
+from supclap import SupClapTrainingArguments
+from supclap.data.field_types import checked
+from supclap.errors import RecipeError, SettingsError
+from supclap.recipes.arguments import SECTIONS
+from supclap.recipes.parser import keys, parse_recipe
 
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -138,7 +142,7 @@ WRONG_VALUES = [
     ("lr_scheduler_type", "cosin", "'linear', 'cosine', .*did you mean 'cosine'"),
     ("eval_strategy", "step", "'no', 'steps' or 'epoch', .*did you mean 'steps'"),
     ("report_to", "tensorbord", "'none', 'all', .*did you mean 'tensorboard'"),
-    ("attn_implementation", "egger", "one of eager, .*did you mean 'eager'"),
+    ("attn_implementation", "egger", "'eager', .* or a text with '/', .*did you mean 'eager'"),
     ("audio_model", "ced-huge", "one of random:ced-tiny, .*folder or Hub id.*did you mean 'random:ced-"),
     ("audio_model", "random:ced-bass", "one of random:ced-tiny, .*did you mean 'random:ced-base"),
     ("audio_model", "ced-base", "random:ced-base for random weights, or the folder or Hub id of trained ones"),
@@ -285,3 +289,17 @@ def test_a_bundled_recipe_without_its_data_says_where_they_are(tmp_path, monkeyp
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_of_the_project_parses(path, tmp_path):
     parse_recipe([str(path), "--output_dir", str(tmp_path)])
+
+
+def test_every_key_has_types_that_accept_its_default():
+    for section in SECTIONS.values():
+        for item in dataclasses.fields(section):
+            if item.init:
+                default = item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
+                checked(item.name, default, keys()[item.name].kind)
+
+
+def test_of_the_trainers_arguments_only_those_with_types_of_our_own_are_checked(tmp_path):
+    assert SupClapTrainingArguments(str(tmp_path), use_cpu=True, eval_delay=-1).eval_delay == -1
+    with pytest.raises(SettingsError, match="^learning_rate must be greater than or equal to 0, got -1.0"):
+        SupClapTrainingArguments(str(tmp_path), use_cpu=True, learning_rate=-1.0)

@@ -21,7 +21,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 ShareBelowOne = Annotated[float, Field(ge=0, lt=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
-_CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
+_CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
 def fields_of(kind: Callable) -> type:
@@ -76,6 +76,7 @@ def _in_words(key: str, value: Any, kind: Any, problems: list[dict]) -> str:
         problem["msg"].partition(", unable to")[0].replace("Input should be", "must be") for problem in problems
     )
     reason = " or ".join(dict.fromkeys(reasons)).replace("or must be", "or").replace("tuple", "list")
+    reason = reason.replace("String should match pattern", "a text with")
     if first["type"] == "missing":
         reason = "needs one more item"
     near = nearest(value, re.findall("'([^']*)'", str(first.get("ctx"))))

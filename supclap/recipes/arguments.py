@@ -1,11 +1,13 @@
 """The sections of a recipe, and the `model` section."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt
+from transformers.hf_argparser import HfArg
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from modeling_supclap import CED_SIZES, CedConfig
 from processing_supclap import SupClapFeatureExtractor
@@ -16,6 +18,8 @@ from supclap.training.arguments import SupClapTrainingArguments
 
 
 RANDOM = "random:"  # before a size of CED: an encoder of that size with random weights
+Attention = Literal[("eager", *sorted(name for name in ALL_ATTENTION_FUNCTIONS.valid_keys() if "|" not in name))]
+HubId = Annotated[str, Field(pattern="/")]
 
 
 def _audio_model(name: str) -> str:
@@ -33,57 +37,38 @@ def _audio_model(name: str) -> str:
     )
 
 
-def _attention(name: str) -> str:
-    """Refuses a name that Transformers does not know, unless it can be the Hub id of a kernel, which has a slash."""
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    known = ["eager", *sorted(key for key in ALL_ATTENTION_FUNCTIONS.valid_keys() if "|" not in key)]
-    if name in known or "/" in name:
-        return name
-    near = nearest(name, known)
-    hint = f"; did you mean {near!r}?" if near else "."
-    raise ValueError(f"must be one of {', '.join(known)}, or the Hub id of a kernel, got {name!r}{hint}")
-
-
 @dataclass
 class ModelArguments:
     """The `model` section: which encoders, and what joins them."""
 
-    checkpoint: str | None = field(
-        default=None, metadata={"help": "Folder or Hub id of a SupCLAP model to go on from, in place of two encoders."}
+    checkpoint: str | None = HfArg(
+        default=None, help="Folder or Hub id of a SupCLAP model to go on from, in place of two encoders."
     )
-    text_model: str | None = field(
-        default=None, metadata={"help": "Folder, Hub id or package:path of a text encoder."}
+    text_model: str | None = HfArg(default=None, help="Folder, Hub id or package:path of a text encoder.")
+    text_config: dict | None = HfArg(
+        default=None, help="Fields of the text encoder's configuration to change, e.g. its dropout."
     )
-    text_config: dict | None = field(
-        default=None, metadata={"help": "Fields of the text encoder's configuration to change, e.g. its dropout."}
+    audio_model: Annotated[str, AfterValidator(_audio_model)] | None = HfArg(
+        default=None, help=f"Folder or Hub id of an audio encoder, or random weights: {RANDOM}{', '.join(CED_SIZES)}."
     )
-    audio_model: Annotated[str, AfterValidator(_audio_model)] | None = field(
+    audio_config: fields_of(CedConfig) | None = HfArg(default=None, help="Fields of CedConfig for random weights.")
+    attn_implementation: Attention | HubId | None = HfArg(
         default=None,
-        metadata={"help": f"Folder or Hub id of an audio encoder, or random weights: {RANDOM}{', '.join(CED_SIZES)}."},
+        help="Attention of both encoders in training, or the Hub id of a kernel; the default if null.",
     )
-    audio_config: fields_of(CedConfig) | None = field(
-        default=None, metadata={"help": "Fields of CedConfig for random weights."}
+    feature_extractor: fields_of(SupClapFeatureExtractor) | None = HfArg(
+        default=None, help="Fields of SupClapFeatureExtractor for random weights."
     )
-    attn_implementation: Annotated[str, AfterValidator(_attention)] | None = field(
-        default=None,
-        metadata={
-            "help": "Attention of both encoders in training: eager, sdpa, flash_attention_2; the default if null."
-        },
+    projection_dim: PositiveInt = HfArg(default=1024, help="Size of the joint embedding.")
+    logit_scale_init_value: Annotated[float, Field(le=math.log(100))] = HfArg(
+        default=2.6592600369327783, help="Initial log(1/temperature); training limits it to log(100)."
     )
-    feature_extractor: fields_of(SupClapFeatureExtractor) | None = field(
-        default=None, metadata={"help": "Fields of SupClapFeatureExtractor for random weights."}
+    logit_bias_init_value: float | None = HfArg(default=None, help="Initial bias, for siglip.")
+    freeze_text: bool = HfArg(default=False, help="Train only the projection of the text tower.")
+    frozen_text_layers: NonNegativeInt | None = HfArg(
+        default=None, help="Train the text tower but for its embeddings and first so many layers."
     )
-    projection_dim: PositiveInt = field(default=1024, metadata={"help": "Size of the joint embedding."})
-    logit_scale_init_value: Annotated[float, Field(le=math.log(100))] = field(
-        default=2.6592600369327783, metadata={"help": "Initial log(1/temperature); training limits it to log(100)."}
-    )
-    logit_bias_init_value: float | None = field(default=None, metadata={"help": "Initial bias, for siglip."})
-    freeze_text: bool = field(default=False, metadata={"help": "Train only the projection of the text tower."})
-    frozen_text_layers: NonNegativeInt | None = field(
-        default=None, metadata={"help": "Train the text tower but for its embeddings and first so many layers."}
-    )
-    freeze_audio: bool = field(default=False, metadata={"help": "Train only the projection of the audio tower."})
+    freeze_audio: bool = HfArg(default=False, help="Train only the projection of the audio tower.")
 
 
 SECTIONS = {"model": ModelArguments, "data": DataArguments, "training": SupClapTrainingArguments}

@@ -52,9 +52,8 @@ def all_keys() -> str:
     lines = []
     for section, arguments in SECTIONS.items():
         lines.append(f"\n{section}:")
-        declared = arguments.__annotations__
         for item in dataclasses.fields(arguments):
-            if item.name in declared and "help" in item.metadata:
+            if item.name in arguments.__annotations__:
                 text = f"{item.metadata['help']} {{{_allowed(adapter(keys()[item.name].kind).json_schema())}}} [{_default(item)}]"
                 lines.append(f"  {item.name}")
                 lines += textwrap.wrap(text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)

@@ -1,7 +1,7 @@
 """Reads a recipe: a YAML file plus `--key value` words, each value checked by the annotation of its field.
 
 `argparse` splits the command line, PyYAML reads the files (as YAML 1.2) and pydantic converts and checks the values. The
-larger parsers were tried and do not fit what a recipe is. `HfArgumentParser` has no null, no ranges, no lists or mappings
+larger parsers do not fit what a recipe is. `HfArgumentParser` has no null, no ranges, no lists or mappings
 on the command line and drops `Annotated`; OmegaConf knows no `Literal` and merges mappings, where a recipe replaces those
 of its base; jsonargparse would do, with pydantic for the ranges as here, but each of its errors fills several lines and
 it reads `no` as false, so that its messages and its YAML would have to be replaced: what is left of it is `argparse`.
@@ -12,11 +12,11 @@ import dataclasses
 import types
 import typing
 from collections.abc import Sequence
-from enum import Enum
+from enum import EnumType
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
 from supclap.data.arguments import DataArguments
 from supclap.data.field_types import checked
@@ -26,30 +26,11 @@ from supclap.recipes.arguments import SECTIONS, ModelArguments
 from supclap.training.arguments import SupClapTrainingArguments
 
 
-@dataclasses.dataclass(frozen=True)
-class Key:
-    """A key of a recipe: the section that it belongs into and the annotation of its field."""
+class Key(NamedTuple):
+    """A key of a recipe: the section that it belongs into, and what its values may be."""
 
     section: str
     kind: Any
-
-    @property
-    def options(self) -> tuple:
-        """The types of a union, or the one type."""
-        return typing.get_args(self.kind) if _is_union(self.kind) else (self.kind,)
-
-    def read(self, word: str) -> Any:
-        """The value of a word of the command line: as it stands where a text is asked for, else in YAML."""
-        if word == "null" and type(None) in self.options:
-            return None
-        plain = {
-            typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind for kind in self.options
-        }
-        return word if plain <= {str, type(None)} else parse_yaml(word)
-
-
-def _is_union(kind: Any) -> bool:
-    return isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union
 
 
 @cache
@@ -66,12 +47,24 @@ def keys() -> dict[str, Key]:
 
 def _annotation(item: dataclasses.Field, kind: Any) -> Any:
     """The annotation of a field. `TrainingArguments` says choices in the metadata, or as `SomeEnum | str`."""
-    options = typing.get_args(kind) if _is_union(kind) else (kind,)
     if choices := item.metadata.get("choices"):
         chosen = Literal[tuple(choices)]
-        return chosen | None if type(None) in options else chosen
-    enums = [option for option in options if isinstance(option, type) and issubclass(option, Enum)]
-    return enums[0] if enums else kind
+        return chosen | None if type(None) in _options(kind) else chosen
+    return next((option for option in _options(kind) if isinstance(option, EnumType)), kind)
+
+
+def _options(kind: Any) -> tuple:
+    """The types of a union, or the one type."""
+    is_union = isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union
+    return typing.get_args(kind) if is_union else (kind,)
+
+
+def _read(word: str, kind: Any) -> Any:
+    """The value of a word of the command line: as it stands where a text is asked for, else as YAML says."""
+    if word == "null" and type(None) in _options(kind):
+        return None
+    plain = {option.__origin__ if typing.get_origin(option) is Annotated else option for option in _options(kind)}
+    return word if plain <= {str, type(None)} else parse_yaml(word)
 
 
 def recipes_folder() -> Path:
@@ -140,7 +133,7 @@ def _settings(path: Path, recipe: dict) -> dict[str, Any]:
 
 class _CommandLine(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise RecipeError(f"command line: {message}.")
+        raise RecipeError(f"command line: {message}; a value that begins with a hyphen is written --key=-value.")
 
 
 def _overrides(words: Sequence[str]) -> dict[str, Any]:
@@ -157,7 +150,7 @@ def _overrides(words: Sequence[str]) -> dict[str, Any]:
     settings = {}
     for key, word in vars(overrides).items():
         try:
-            value = keys()[key].read(word)
+            value = _read(word, keys()[key].kind)
         except ValueError as error:
             raise RecipeError(f"command line: {key} {word!r} is not YAML: {error}") from None
         settings[key] = _checked(key, value, "command line")
