@@ -1,6 +1,8 @@
 """Recipes: sections, overrides, and errors that name the key and the fix."""
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -193,6 +195,8 @@ def test_a_wrong_value_is_named_with_its_key_and_what_is_allowed(recipe, key, va
         ("feature_extractor", "{hop_lenght: 320}", "feature_extractor: unknown key .*did you mean 'hop_length'"),
         ("scenes", "{size: abc}", "scenes.size must be a valid integer, got 'abc'"),
         ("test_scenes", "{sise: 10}", "test_scenes: unknown key 'sise'; did you mean 'size'"),
+        ("scenes", "{size: 0}", "scenes.size must be greater than 0, got 0"),
+        ("scenes", "{size: 9, speeds: [0]}", r"scenes.speeds\[0\] must be greater than 0, got 0"),
         ("scenes", "{size: 9, duration: [a, 4]}", r"scenes.duration\[0\] must be a valid number, got 'a'"),
         ("scenes", "{size: 9, duration: [4]}", r"scenes.duration needs one more item, got \[4\]"),
         ("waveform_augment", "{speeds: fast}", "waveform_augment.speeds must be a valid list, got 'fast'"),
@@ -269,6 +273,15 @@ def test_a_bundled_recipe_is_found_by_its_name(tmp_path, monkeypatch):
     by_path = parse_recipe([str(CONFIGS / "finetune_laion_clap.yaml")])
     monkeypatch.chdir(tmp_path)
     assert parse_recipe(["finetune_laion_clap"])[0] == by_path[0]
+
+
+def test_the_wheel_holds_the_recipes(tmp_path):
+    pytest.importorskip("setuptools", minversion="77")
+    build = ["egg_info", "--egg-base", str(tmp_path), "build_py", "--build-lib", str(tmp_path / "lib")]
+    subprocess.run([sys.executable, "setup.py", "-q", *build], cwd=CONFIGS.parent, check=True)
+    built = tmp_path / "lib" / "supclap" / "recipes" / "configs"
+    recipes = {path.relative_to(CONFIGS) for path in CONFIGS.rglob("*.yaml")}
+    assert {path.relative_to(built) for path in built.rglob("*") if path.is_file()} == recipes
 
 
 def test_a_file_that_is_there_comes_before_a_bundled_recipe(tmp_path, monkeypatch):

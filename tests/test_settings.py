@@ -54,6 +54,7 @@ PARTS_THAT_DO_NOT_FIT = [
         {"audio_config": {"num_attention_heads": 5}},
         "^audio_config {'num_attention_heads': 5} does not fit .*must be a multiple",
     ),
+    ({"audio_config": {"num_hidden_layers": 0}}, "^audio_config {'num_hidden_layers': 0} .*must be at least 1"),
     ({"attn_implementation": "flash_attention_2"}, "^attn_implementation 'flash_attention_2': "),
 ]
 
@@ -68,6 +69,8 @@ def test_fields_that_do_not_fit_an_encoder_are_told_with_their_key_in_one_line(t
 def test_scenes_that_cannot_be_made_are_told_with_the_key_they_are_given_under():
     with pytest.raises(RecipeError, match="^validation_scenes {.*'duet'.*"):
         recipe.build_evaluation_data([], {"size": 2, "kinds": {"duet": 1}}, 16000, "validation_scenes")
+    with pytest.raises(RecipeError, match="^test_scenes {.*duration must be .shortest, longest. in seconds"):
+        recipe.build_evaluation_data([], {"size": 2, "duration": (0, 4)}, 16000, "test_scenes")
 
 
 @pytest.mark.parametrize(
@@ -204,11 +207,14 @@ def test_what_training_starts_from_is_said_once(options, message):
             build(ModelArguments(**options))
 
 
-def test_a_feature_extractor_that_cannot_be_made_is_told_with_its_key(text_encoder):
-    arguments = ModelArguments(
-        text_model=str(text_encoder), audio_model="random:ced-tiny", feature_extractor={"win_length": 600}
-    )
-    with pytest.raises(
-        RecipeError, match="^feature_extractor {'win_length': 600}: win_length .600. must be at most n_fft"
-    ):
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"win_length": 600}, "win_length .600. must be at most n_fft"),
+        ({"hop_length": 0}, ".*hop_length .0. must be at"),
+    ],
+)
+def test_a_feature_extractor_that_cannot_be_made_is_told_with_its_key(text_encoder, fields, reason):
+    arguments = ModelArguments(text_model=str(text_encoder), audio_model="random:ced-tiny", feature_extractor=fields)
+    with pytest.raises(RecipeError, match=f"^feature_extractor {fields}: {reason}"):
         recipe.build_processor(arguments)
