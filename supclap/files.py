@@ -1,4 +1,4 @@
-"""Names of the files that a run leaves, where a model lies, and files that are written whole or not at all."""
+"""Names of the files that a run leaves, YAML, and files that are written whole or not at all."""
 
 import json
 import os
@@ -6,13 +6,12 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from supclap.errors import DataError, RecipeError
+from supclap.errors import DataError
 
 
 # What a training run leaves in its folder.
@@ -26,31 +25,6 @@ CARD = "README.md"
 
 CONFIG = "config.json"
 PROCESSOR = "processor_config.json"
-
-
-def resolve_model_path(name: str) -> str:
-    """The folder that `package:folder` means, where an installed Python package carries weights; other names as they are.
-
-    Raises:
-        RecipeError: The package is not installed, or the path leads out of it.
-    """
-    if not name.startswith("package:"):
-        return name
-    package, _, folder = name.removeprefix("package:").partition("/")
-    try:
-        spec = find_spec(package)
-    except (ImportError, ValueError):  # the package around a nested one is missing, or there is no name at all
-        spec = None
-    if spec is None or spec.origin is None:
-        raise RecipeError(
-            f"text_model {name!r}: the package {package!r} is not installed. The quickstart needs "
-            "`pip install 'supclap[quickstart]'`; any Hub id or folder works in its place."
-        )
-    root = Path(spec.origin).parent.resolve()
-    path = (root / folder).resolve()
-    if not path.is_relative_to(root):
-        raise RecipeError(f"text_model {name!r} leads out of the package {package!r}; name a folder inside it.")
-    return str(path)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from supclap.data.corpora import hub, webdataset
 from supclap.errors import DataError, RecipeError, SuiteError
 from supclap.evaluation.encoders import load_encoder
 from supclap.evaluation.suite import load_suite
-from supclap.files import resolve_model_path
+from supclap.recipes.build import resolve_model_path
 
 
 class Trap:

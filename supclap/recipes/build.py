@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +23,6 @@ from supclap.data.dataset import CaptionedClips
 from supclap.data.scenes import SceneMixer
 from supclap.data.streaming import RowStream, StreamedClips
 from supclap.errors import RecipeError, did_you_mean
-from supclap.files import resolve_model_path
 from supclap.recipes.arguments import RANDOM, ModelArguments
 from supclap.training.arguments import SupClapTrainingArguments
 from supclap.training.layer_rates import encoder_layers
@@ -30,6 +30,31 @@ from supclap.training.layer_rates import encoder_layers
 
 T = TypeVar("T")
 TRACKERS = ("tensorboard", "trackio", "wandb")  # of the extra "tracking"
+
+
+def resolve_model_path(name: str) -> str:
+    """The folder that `package:folder` means, where an installed Python package carries weights; other names as they are.
+
+    Raises:
+        RecipeError: The package is not installed, or the path leads out of it.
+    """
+    if not name.startswith("package:"):
+        return name
+    package, _, folder = name.removeprefix("package:").partition("/")
+    try:
+        spec = find_spec(package)
+    except (ImportError, ValueError):  # the package around a nested one is missing, or there is no name at all
+        spec = None
+    if spec is None or spec.origin is None:
+        raise RecipeError(
+            f"text_model {name!r}: the package {package!r} is not installed. The quickstart needs "
+            "`pip install 'supclap[quickstart]'`; any Hub id or folder works in its place."
+        )
+    root = Path(spec.origin).parent.resolve()
+    path = (root / folder).resolve()
+    if not path.is_relative_to(root):
+        raise RecipeError(f"text_model {name!r} leads out of the package {package!r}; name a folder inside it.")
+    return str(path)
 
 
 def _make(key: str, kind: Callable[..., T], fields: dict[str, Any]) -> T:
