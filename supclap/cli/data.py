@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 
@@ -69,15 +68,6 @@ def _option(text: str) -> tuple[str, Any]:
         ) from None
 
 
-def _source(path: str) -> Any:
-    """The `data` section of a recipe; any other path as it is."""
-    if Path(path).suffix not in (".yaml", ".yml"):
-        return path
-    from supclap.recipes.parser import parse_recipe
-
-    return parse_recipe([path])[1]
-
-
 def _check(arguments: argparse.Namespace, options: dict) -> int:
     from supclap.data.check import check_splits, format_report
     from supclap.data.open_rows import open_rows
@@ -90,7 +80,7 @@ def _check(arguments: argparse.Namespace, options: dict) -> int:
             raise ValueError(
                 f"--json: {arguments.json!r} cannot be written ({error.strerror}). Name a file in a folder that is there."
             ) from None
-    splits = open_rows(_source(arguments.path), arguments.corpus, arguments.splits, options, keep_bad=True)
+    splits = open_rows(arguments.path, arguments.corpus, arguments.splits, options, keep_bad=True)
     report = check_splits(splits, progress=not arguments.quiet and arguments.json != "-", workers=arguments.workers)
     if arguments.json == "-":
         json.dump(report, sys.stdout, ensure_ascii=False, indent=1)
@@ -109,9 +99,7 @@ def _prepare(arguments: argparse.Namespace, options: dict) -> int:
 
     # before all of a large corpus is looked at
     check_settings(arguments.sampling_rate, arguments.clips_per_shard, arguments.format, arguments.codec)
-    splits = open_rows(
-        _source(arguments.path), arguments.corpus, arguments.splits, options, skip_bad=arguments.skip_bad
-    )
+    splits = open_rows(arguments.path, arguments.corpus, arguments.splits, options, skip_bad=arguments.skip_bad)
     for name, rows in splits.items():
         report = prepare(
             rows,

@@ -1,6 +1,5 @@
 """Opens whatever a path holds as rows: a recipe, a table, shards, a corpus, or a folder of clips."""
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 from supclap.errors import DataError
 
 from .accept import accept_rows, as_they_are
-from .arguments import DataArguments
 from .corpora import audiofolder, corpus_loader, corpus_module, load_corpus
 from .files import AudioIndex
 from .rows import Rows
@@ -16,7 +14,7 @@ from .tables import TABLES, columns_of, read_table, table_rows
 
 
 def open_rows(
-    path: str | Path | DataArguments,
+    path: str | Path,
     corpus: str | None = None,
     splits: Iterable[str] | None = None,
     options: dict | None = None,
@@ -26,7 +24,7 @@ def open_rows(
     """Rows of each split of what lies at a path.
 
     Args:
-        path: The `data` section of a recipe, a table (`.csv`, `.jsonl`, `.parquet`, …) with a column `split` or without, a folder
+        path: A recipe (`.yaml`), a table (`.csv`, `.jsonl`, `.parquet`, …) with a column `split` or without, a folder
             of a corpus, of shards, in the audiofolder layout, or of audio files alone.
         corpus: The corpus, where the folder is one.
         splits: Splits to open; all there are when omitted.
@@ -41,11 +39,13 @@ def open_rows(
     Raises:
         DataError: There is nothing that can be read, or no such split or option.
     """
-    if isinstance(path, DataArguments):
-        if corpus or options:
-            raise DataError("a recipe names its corpora and their options itself; leave --corpus and --option out.")
-        return _open_recipe(path, splits, keep_bad, skip_bad)
     path, options = Path(path), options or {}
+    if path.suffix in (".yaml", ".yml"):
+        if corpus or options:
+            raise DataError(
+                f"{path}: a recipe names its corpora and their options itself; leave --corpus and --option out."
+            )
+        return _open_recipe(path, splits, keep_bad, skip_bad)
     if path.is_file() or path.suffix in TABLES:
         if corpus:
             raise DataError(f"{path} is a table, and --corpus is of a folder; leave it out, or name the folder.")
@@ -81,7 +81,7 @@ def _open_table(
     return opened
 
 
-def _chosen(path: Path | str, there: Iterable[str], splits: Iterable[str] | None) -> list[str]:
+def _chosen(path: Path, there: Iterable[str], splits: Iterable[str] | None) -> list[str]:
     """The splits asked for; all there are when none is."""
     there, splits = list(there), None if splits is None else list(splits)
     if absent := [split for split in splits or () if split not in there]:
@@ -100,19 +100,22 @@ def _check_columns(path: Path, options: dict) -> None:
 
 
 def _open_recipe(
-    arguments: DataArguments, splits: Iterable[str] | None, keep_bad: bool, skip_bad: bool
+    path: Path, splits: Iterable[str] | None, keep_bad: bool, skip_bad: bool
 ) -> dict[str, Sequence[dict]]:
+    from supclap.recipes.parser import parse_recipe
+
     from .mixture import CorpusMixture
     from .splits import load_splits, splits_as_they_are
 
-    arguments = dataclasses.replace(arguments, skip_bad=arguments.skip_bad or skip_bad)
+    arguments = parse_recipe([str(path)])[1]
+    arguments.skip_bad |= skip_bad
     opened: dict[str, Sequence[dict]] = {}
     for name, rows in (splits_as_they_are if keep_bad else load_splits)(arguments).items():
         # an epoch is a sample of the corpora, which are opened in full
         opened |= rows.parts if isinstance(rows, CorpusMixture) else {name: rows}
     # a hyphen stands between the name and the number of a shard
     opened = {name.replace("-", "_"): rows for name, rows in opened.items()}
-    return {name: opened[name] for name in _chosen("The recipe", opened, splits)}
+    return {name: opened[name] for name in _chosen(path, opened, splits)}
 
 
 def _splits_there(path: Path, corpus: str, load: Callable, options: dict) -> list[str]:

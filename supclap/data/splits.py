@@ -3,11 +3,11 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from supclap.errors import DataError
 
 from .accept import accept_rows, as_they_are
-from .arguments import DataArguments
 from .corpora import default_splits, load_corpus
 from .files import one_or_more
 from .inspection import drop_undecodable
@@ -19,13 +19,17 @@ from .streaming import RowStream
 from .tables import clip_id, columns_of, read_table, table_rows
 
 
+if TYPE_CHECKING:
+    from supclap.recipes.parser import DataArguments
+
+
 EVALUATED = ("validation", "test")
 TABLE_KEYS = ("train_file", "validation_file", "test_file", "split_column", "audio_column", "caption_columns")
 TABLE_KEYS += ("label_column", "group_column", "label_captions")
 PART_KEYS = ("corpus", "data_dir", "splits", "weight", "options")
 
 
-def to_rows(table: list[dict], folder: Path, args: DataArguments, name: str, keep_bad: bool = False) -> Rows:
+def to_rows(table: list[dict], folder: Path, args: "DataArguments", name: str, keep_bad: bool = False) -> Rows:
     """A table in the row format; with `keep_bad` all rows as they stand.
 
     Raises:
@@ -58,7 +62,7 @@ def to_rows(table: list[dict], folder: Path, args: DataArguments, name: str, kee
     return as_they_are(complete()) if keep_bad else accept_rows(complete(), name, str(folder), args.skip_bad)
 
 
-def load_splits(args: DataArguments) -> dict[str, Sequence[dict] | RowStream]:
+def load_splits(args: "DataArguments") -> dict[str, Sequence[dict] | RowStream]:
     """The rows of `train`, `validation` and `test`, as far as the arguments name them.
 
     Training rows of a recording that also occurs in validation or test are dropped and counted, and so are those on
@@ -101,7 +105,7 @@ def load_splits(args: DataArguments) -> dict[str, Sequence[dict] | RowStream]:
     return splits | {"train": mixture}
 
 
-def splits_as_they_are(args: DataArguments) -> dict[str, Sequence[dict]]:
+def splits_as_they_are(args: "DataArguments") -> dict[str, Sequence[dict]]:
     """The rows that a recipe starts from, unusable and leaking ones included, for `supclap data check`.
 
     A corpus of a mixture is a split of its own, in full.
@@ -113,7 +117,7 @@ def splits_as_they_are(args: DataArguments) -> dict[str, Sequence[dict]]:
     return {**_parts(args, keep_bad=True), **{name: rows for name, rows in splits.items() if name in EVALUATED}}
 
 
-def _table_splits(args: DataArguments, keep_bad: bool = False) -> dict[str, Sequence[dict]]:
+def _table_splits(args: "DataArguments", keep_bad: bool = False) -> dict[str, Sequence[dict]]:
     if args.data_dir is None:
         raise DataError("data_dir is not set: name the folder of the clips, e.g. --data_dir path/to/clips.")
     folder = Path(args.data_dir)
@@ -146,7 +150,7 @@ def _table_splits(args: DataArguments, keep_bad: bool = False) -> dict[str, Sequ
     return splits
 
 
-def _refuse_table_keys(args: DataArguments) -> None:
+def _refuse_table_keys(args: "DataArguments") -> None:
     """Keys of a table do nothing next to a corpus, so that the run would not be what the recipe says."""
     keys = {field.name: field for field in dataclasses.fields(args) if field.name in TABLE_KEYS}
     defaults = {
@@ -162,7 +166,7 @@ def _refuse_table_keys(args: DataArguments) -> None:
         )
 
 
-def _corpus_splits(args: DataArguments, keep_bad: bool = False) -> dict[str, Sequence[dict]]:
+def _corpus_splits(args: "DataArguments", keep_bad: bool = False) -> dict[str, Sequence[dict]]:
     _refuse_table_keys(args)
     if args.data_dir is None:
         raise DataError(f"data_dir is not set: name the folder of {args.corpus}.")
@@ -181,7 +185,7 @@ def _corpus_splits(args: DataArguments, keep_bad: bool = False) -> dict[str, Seq
     return splits
 
 
-def _parts(args: DataArguments, keep_bad: bool = False) -> dict[str, Sequence[dict]]:
+def _parts(args: "DataArguments", keep_bad: bool = False) -> dict[str, Sequence[dict]]:
     """The corpora of a mixture by name; two of one kind are told apart by their number."""
     parts = {}
     for number, part in enumerate(args.corpora):

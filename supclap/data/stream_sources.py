@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from supclap.errors import DataError
 
-from .arguments import DataArguments
 from .corpora import corpus_loader, default_splits
 from .corpora.hub import ColumnMapping, open_dataset
 from .corpora.webdataset import find_shards, rows_of_shard
@@ -20,13 +19,15 @@ from .streaming import RowStream
 if TYPE_CHECKING:
     import datasets
 
+    from supclap.recipes.parser import DataArguments
+
 # What is read from its place as it is needed; other corpora and tables list their clips before.
 UNLISTED = ("hub", "webdataset")
 # A data set on the disk is one file or few: so many parts are drawn from, and shared by ranks and workers.
 PARTS = 64
 
 
-def check_stream(args: DataArguments) -> None:
+def check_stream(args: "DataArguments") -> None:
     """Raises a [`DataError`] for keys that need all clips at hand."""
     needs = {"corpora": "draws from several corpora", "scenes": "mixes any two clips", "epoch_size": "is of a mixture"}
     for key, why in needs.items():
@@ -49,7 +50,7 @@ def _each(rows: list[dict]) -> Iterator[dict]:
     yield from rows
 
 
-def stream_corpus(args: DataArguments, held_out: set) -> RowStream:
+def stream_corpus(args: "DataArguments", held_out: set) -> RowStream:
     """The training rows of `hub` or `webdataset`.
 
     Args:

@@ -13,12 +13,11 @@ import torch
 from processing_supclap import load_waveform
 from supclap.cli.main import main
 from supclap.data import CaptionedClips, load_corpus, load_splits
-from supclap.data.arguments import DataArguments
 from supclap.data.dataset import caption_languages
 from supclap.data.open_rows import open_rows
 from supclap.data.shards import _Shard, prepare
 from supclap.errors import DataError
-from supclap.recipes.parser import parse_recipe
+from supclap.data.arguments import DataArguments
 from support.builders import RATE, tone
 from support.shared_data import SHARED, on_shared_data
 
@@ -428,7 +427,7 @@ def test_prepare_writes_each_corpus_of_a_mixture_in_full(originals, tmp_path):
     recipe = tmp_path / "r.yaml"
     part = f"{{corpus: audiofolder, data_dir: {originals}, weight: 1}}"
     recipe.write_text(f"data:\n  data_dir: {originals}\n  corpora: [{part}, {part}]\n  epoch_size: 4\n")
-    rows = open_rows(parse_recipe([str(recipe)])[1])
+    rows = open_rows(recipe)
     assert {name: len(part) for name, part in rows.items()} == {"audiofolder": 7, "audiofolder_1": 7}
     assert main(["data", "prepare", str(recipe), str(tmp_path / "out"), "--quiet"]) == 0
     assert len(load_corpus("webdataset", tmp_path / "out", "audiofolder")) == 7
