@@ -1,16 +1,18 @@
 """The `data` section of a recipe."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from transformers.hf_argparser import HfArg
 
 from .augment import SpectrogramAugment, WaveformAugment
-from .field_types import fields_of
+from .field_types import Share, fields_of
 from .scenes import SceneMixer
 
 
-Scenes = fields_of(SceneMixer)
+Scenes = fields_of(SceneMixer, size=PositiveInt, speeds=Sequence[PositiveInt], unseen_fraction=Share)
+Masks = dict.fromkeys(("frequency_masks", "frequency_width", "time_masks", "time_width"), NonNegativeInt)
 
 
 @dataclass
@@ -63,8 +65,10 @@ class DataArguments:
         default=None, help="Arguments of SceneMixer for validation; the clips themselves if null."
     )
     test_scenes: Scenes | None = HfArg(default=None, help="The same for the test.")
-    waveform_augment: fields_of(WaveformAugment) | None = HfArg(default=None, help="Arguments of WaveformAugment.")
-    spectrogram_augment: fields_of(SpectrogramAugment) | None = HfArg(
+    waveform_augment: fields_of(WaveformAugment, speeds=Sequence[PositiveInt]) | None = HfArg(
+        default=None, help="Arguments of WaveformAugment."
+    )
+    spectrogram_augment: fields_of(SpectrogramAugment, **Masks, response_points=PositiveInt) | None = HfArg(
         default=None, help="Arguments of SpectrogramAugment."
     )
     input_statistics_batches: PositiveInt = HfArg(

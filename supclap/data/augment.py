@@ -5,7 +5,6 @@ from functools import cache
 
 import numpy as np
 import torch
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 
 @dataclass
@@ -19,8 +18,8 @@ class WaveformAugment:
         noise_db: Range of the level of white noise below the waveform's RMS level in dB; none when omitted.
     """
 
-    speeds: tuple[PositiveInt, ...] = (100,)
-    gain_db: NonNegativeFloat = 0.0
+    speeds: tuple[int, ...] = (100,)
+    gain_db: float = 0.0
     roll: bool = False
     noise_db: tuple[float, float] | None = None
 
@@ -62,12 +61,12 @@ class SpectrogramAugment:
         response_points: Corners of that response.
     """
 
-    frequency_masks: NonNegativeInt = 0
-    frequency_width: NonNegativeInt = 8
-    time_masks: NonNegativeInt = 0
-    time_width: NonNegativeInt = 32
-    response_db: NonNegativeFloat = 0.0
-    response_points: PositiveInt = 4
+    frequency_masks: int = 0
+    frequency_width: int = 8
+    time_masks: int = 0
+    time_width: int = 32
+    response_db: float = 0.0
+    response_points: int = 4
 
     def __call__(self, features: torch.Tensor, mask: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Augments `(batch, time, mels)` features in dB; padding stays zero.

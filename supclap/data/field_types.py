@@ -24,10 +24,15 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 _CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
-def fields_of(kind: Callable) -> type:
-    """The type of a mapping that holds arguments of a class, any of them, checked by the annotations of that class."""
+def fields_of(kind: Callable, **narrower: Any) -> type:
+    """The type of a mapping that holds arguments of a class, any of them, checked by the annotations of that class.
+
+    Args:
+        kind: The class.
+        narrower: Annotations in place of its own, with a range that the class does not check.
+    """
     annotations = kind.__dict__.get("__annotations__") or kind.__init__.__annotations__
-    fields = TypedDict(kind.__name__, dict(annotations), total=False)  # noqa: UP013
+    fields = TypedDict(kind.__name__, {**annotations, **narrower}, total=False)
     fields.__pydantic_config__ = _CONFIG
     return fields
 
@@ -77,8 +82,7 @@ def _in_words(key: str, value: Any, kind: Any, problems: list[dict]) -> str:
     )
     reason = " or ".join(dict.fromkeys(reasons)).replace("or must be", "or").replace("tuple", "list")
     reason = reason.replace("String should match pattern", "a text with")
-    if first["type"] == "missing":
-        reason = "needs one more item"
+    reason = {"missing": "needs one more item", "sequence_str": "must be a valid list"}.get(first["type"], reason)
     near = nearest(value, re.findall("'([^']*)'", str(first.get("ctx"))))
     hint = f"; did you mean {near!r}?" if near else "."
     if first["type"] == "string_type" and isinstance(value, int | float):

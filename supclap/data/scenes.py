@@ -5,13 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
-from pydantic import PositiveInt
 
 from processing_supclap.audio_supclap import load_waveform
 
 from .augment import change_speed
 from .dataset import check_row, saying_how_to_find_all, stable_hash
-from .field_types import Share
 from .waveform_cache import WaveformCache
 
 
@@ -64,7 +62,7 @@ class SceneMixer:
     def __init__(
         self,
         rows: Sequence[dict],
-        size: PositiveInt,
+        size: int,
         kinds: dict[str, float] | None = None,
         duration: tuple[float, float] = (4.0, 8.0),
         block: int = 1,
@@ -74,9 +72,9 @@ class SceneMixer:
         level_db: tuple[float, float] = (-26.0, -20.0),
         noise_db: tuple[float, float] | None = None,
         pairs: str = "all",
-        unseen_fraction: Share = 0.2,
+        unseen_fraction: float = 0.2,
         unseen_labels: Sequence[str] | None = None,
-        speeds: Sequence[PositiveInt] = (100,),
+        speeds: Sequence[int] = (100,),
         augment=None,
         distinct: bool = False,
         seed: int = 0,

@@ -13,11 +13,11 @@ import torch
 from processing_supclap import load_waveform
 from supclap.cli.main import main
 from supclap.data import CaptionedClips, load_corpus, load_splits
+from supclap.data.arguments import DataArguments
 from supclap.data.dataset import caption_languages
 from supclap.data.open_rows import open_rows
 from supclap.data.shards import _Shard, prepare
 from supclap.errors import DataError
-from supclap.data.arguments import DataArguments
 from support.builders import RATE, tone
 from support.shared_data import SHARED, on_shared_data
 

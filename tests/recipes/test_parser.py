@@ -200,6 +200,7 @@ def test_a_wrong_value_is_named_with_its_key_and_what_is_allowed(recipe, key, va
         ("scenes", "{size: 9, duration: [a, 4]}", r"scenes.duration\[0\] must be a valid number, got 'a'"),
         ("scenes", "{size: 9, duration: [4]}", r"scenes.duration needs one more item, got \[4\]"),
         ("waveform_augment", "{speeds: fast}", "waveform_augment.speeds must be a valid list, got 'fast'"),
+        ("scenes", "{size: 9, unseen_labels: rain}", "scenes.unseen_labels must be a valid list, got 'rain'"),
         ("waveform_augment", "{speeds: [0]}", r"waveform_augment.speeds\[0\] must be greater than 0, got 0"),
         ("spectrogram_augment", "{frequncy_masks: 1}", "spectrogram_augment: .*did you mean 'frequency_masks'"),
     ],
