@@ -46,7 +46,14 @@ def main() -> None:
             part = rows[number :: len(splits)]
             table = ["file_name,caption", *(f'{Path(row["audio"]).name},"{row["captions"][0]}"' for row in part)]
             (root / f"{split}.csv").write_text("\n".join(table))
-        towers = ["--text_model", str(root / "text"), "--audio_model", "ced-base", "--input_statistics_batches", "1"]
+        towers = [
+            "--text_model",
+            str(root / "text"),
+            "--audio_model",
+            "random:ced-base",
+            "--input_statistics_batches",
+            "1",
+        ]
         steps = ["--max_steps", str(options.steps), "--per_device_train_batch_size", str(options.pairs)]
         train([options.recipe, "--dry-run", "--data_dir", folder, *towers, *steps, *overrides])
 

@@ -77,7 +77,10 @@ class CedConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def validate_sizes(self):
-        """Raises a `ValueError` that names the field where two sizes do not fit each other."""
+        """Raises a `ValueError` that names the field where a size is below 1, or two sizes do not fit each other."""
+        for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_mel_bins", "patch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} ({getattr(self, name)}) must be at least 1.")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size ({self.hidden_size}) must be a multiple of num_attention_heads ({self.num_attention_heads})."

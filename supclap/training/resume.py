@@ -4,10 +4,11 @@ import dataclasses
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
+from supclap.data.arguments import DataArguments
 from supclap.errors import RecipeError
 from supclap.files import MANIFEST, RECIPE, write_json
-from supclap.recipes.parser import DataArguments, ModelArguments
 from supclap.training.arguments import SupClapTrainingArguments
 
 
@@ -43,7 +44,7 @@ _CHANGEABLE = {
 
 def check_recipe(
     output_dir: str | Path,
-    model: ModelArguments,
+    model: Any,
     data: DataArguments,
     training: SupClapTrainingArguments,
     write: bool = True,
@@ -52,6 +53,9 @@ def check_recipe(
     """Writes the recipe of a new run, and refuses to go on with a run that began with another recipe.
 
     Args:
+        model: The `model` section of the recipe, a dataclass.
+        data: Its `data` section.
+        training: Its `training` section.
         write: Whether to write it; a dry run only checks.
         accept_changes: Whether to go on with other learning rates, weight decay, clipping or precision than before.
 

@@ -12,11 +12,12 @@ import torch
 
 from processing_supclap import load_waveform
 from supclap.data import CaptionedClips, load_corpus, load_splits
+from supclap.data.arguments import DataArguments
 from supclap.data.open_rows import open_recipe
 from supclap.data.rows import caption_languages
 from supclap.data.shards import _Shard, prepare
 from supclap.errors import DataError
-from supclap.recipes.parser import DataArguments, parse_recipe
+from supclap.recipes.parser import parse_recipe
 from supclap_cli import main
 from support.builders import RATE, tone
 from support.shared_data import SHARED, on_shared_data

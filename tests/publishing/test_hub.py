@@ -395,5 +395,5 @@ def test_the_trainer_pushes_what_it_saved_with_its_card_and_not_before(
 def test_uploads_in_the_middle_of_training_are_refused_when_they_are_asked_for(tmp_path):
     from supclap import SupClapTrainingArguments
 
-    with pytest.raises(ValueError, match="hub_strategy must be end"):
+    with pytest.raises(ValueError, match="hub_strategy must be .end"):
         SupClapTrainingArguments(str(tmp_path), push_to_hub=True, hub_strategy="every_save")

@@ -7,6 +7,7 @@ import pytest
 import soundfile
 
 from supclap.data import CaptionedClips, CorpusMixture, build_manifest, load_corpus, load_splits, read_table
+from supclap.data.arguments import DataArguments
 from supclap.data.columns import ColumnMapping
 from supclap.data.dataset import draw_caption
 from supclap.data.languages import tokenizer_codes
@@ -16,7 +17,6 @@ from supclap.data.tables import table_rows
 from supclap.data.waveform_cache import WaveformCache
 from supclap.errors import DataError
 from supclap.files import MANIFEST
-from supclap.recipes.parser import DataArguments
 
 
 RATE = 16000

@@ -12,10 +12,11 @@ from torch.utils.data import DataLoader
 
 from supclap.cli.train import train
 from supclap.data import StreamedClips, build_manifest, load_splits
+from supclap.data.arguments import DataArguments
 from supclap.data.manifest import NOT_HASHED
 from supclap.errors import DataError, RecipeError
 from supclap.files import MANIFEST
-from supclap.recipes.parser import DataArguments, parse_recipe
+from supclap.recipes.parser import parse_recipe
 from support import processes
 from support.builders import add_to_tar, noise_bytes, write_recipe
 

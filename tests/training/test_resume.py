@@ -18,8 +18,9 @@ import torch
 from safetensors.torch import load_file
 
 from supclap import SupClapTrainingArguments
+from supclap.data.arguments import DataArguments
 from supclap.errors import CheckpointError, RecipeError
-from supclap.recipes.parser import DataArguments, ModelArguments
+from supclap.recipes.arguments import ModelArguments
 from supclap.training.checkpoints import check_whole
 from supclap.training.resume import check_recipe
 from support import processes
