@@ -9,6 +9,7 @@ import atexit
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from supclap.errors import RecipeError, SupClapError, in_one_line
@@ -19,13 +20,14 @@ from supclap.training.callbacks.preemption import PreemptionCallback
 FLAGS = ("--dry-run", "--resume-with-changes")
 
 
-def main(argv: list[str] | None = None) -> dict:
+def main(argv: list[str] | None = None, criterion: Callable[..., object] | None = None) -> dict:
     """Trains, evaluates and saves.
 
     Args:
         argv: The recipe and its overrides; the process's own arguments when omitted. With `--dry-run` among them,
             the plan of the run is printed and nothing is written; with `--resume-with-changes` a run goes on with other
             learning rates, weight decay, clipping or precision; with `-h` or `--help`, it tells how to use it.
+        criterion: Makes an objective of your own from the training arguments.
 
     Returns:
         The results that are also written to `results.json`.
@@ -39,10 +41,10 @@ def main(argv: list[str] | None = None) -> dict:
         print(USAGE if "-h" in argv else USAGE + "\n" + all_keys())
         return {}
     with PreemptionCallback() as preemption:
-        return _run(argv, preemption)
+        return _run(argv, preemption, criterion)
 
 
-def _run(argv: list[str], preemption: PreemptionCallback) -> dict:
+def _run(argv: list[str], preemption: PreemptionCallback, criterion: Callable[..., object] | None) -> dict:
     # either spelling, as of keys
     dry_run, accept_changes = (flag in [word.replace("_", "-") for word in argv] for flag in FLAGS)
     model_args, data_args, training_args = parse_recipe([word for word in argv if word.replace("_", "-") not in FLAGS])
@@ -124,6 +126,7 @@ def _run(argv: list[str], preemption: PreemptionCallback) -> dict:
                 *([] if dry_run else [TrainingCurvesCallback()]),
             ],
             manifest=manifest,
+            criterion=criterion and criterion(training_args),
         )
     except ValueError as error:  # settings that do not go together
         raise RecipeError(str(error)) from error

@@ -117,8 +117,8 @@ def test_a_wrong_value_is_named_with_its_key_and_what_is_allowed(recipe, key, va
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("radius_range", "[a, b]", r"radius_range\[0\] must be float, got 'a'"),
-        ("radius_range", "[0.1]", r"radius_range must have 2 items, got \[0.1\]"),
+        ("readings", "{normalize: true}", "readings: unknown key 'normalize'; did you mean 'normalize_support'"),
+        ("readings", "{normalize_support: 2}", "readings.normalize_support must be bool, got 2"),
         ("language_weights", "{en: x}", r"language_weights\[en\] must be float, got 'x'"),
         ("audio_config", "{hidden_size: abc}", "audio_config.hidden_size must be int, got 'abc'"),
         ("audio_config", "{hidden_act: relo}", "audio_config.hidden_act must be one of .*did you mean 'relu'"),

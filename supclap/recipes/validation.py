@@ -101,7 +101,6 @@ CHOICES = {
     "objective": ("infonce", "siglip"),
     "svr": ("dynamic", "static", None),
     "svr_direction": ("bi", "uni"),
-    "bi_mode": ("symmetric", "text_support"),
     "radius_predictor": ("similarities", "summary"),
     "choose_checkpoint_on": ("validation", "test"),
     "on_batch_mismatch": ("error", "pad"),
@@ -147,10 +146,12 @@ def parts() -> dict[str, Callable]:
     from processing_supclap import SupClapFeatureExtractor
     from supclap.data.augment import SpectrogramAugment, WaveformAugment
     from supclap.data.scenes import SceneMixer
+    from supclap.losses import PaperReadings
 
     return {
         "audio_config": CedConfig,
         "features": SupClapFeatureExtractor,
+        "readings": PaperReadings,
         "waveform_augment": WaveformAugment,
         "spectrogram_augment": SpectrogramAugment,
         **dict.fromkeys(("scenes", "validation_scenes", "test_scenes"), SceneMixer),

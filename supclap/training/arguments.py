@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 import torch
 from transformers import TrainingArguments
 
+from supclap.losses import PaperReadings
 from supclap.recipes.validation import check_value
 
 
@@ -28,8 +29,10 @@ class SupClapTrainingArguments(TrainingArguments):
         default="dynamic", metadata={"help": "Radius of the support vectors: dynamic, static, null."}
     )
     svr_direction: str = field(default="bi", metadata={"help": "bi contrasts both ways, uni text to audio only."})
-    svr_weight: float = field(default=1.0, metadata={"help": "Weight alpha of L_svr."})
-    constraint_weight: float = field(default=0.01, metadata={"help": "Weight beta of L_cons (dynamic radius only)."})
+    svr_weight: float = field(default=1.0, metadata={"help": "Weight of L_svr, the paper's alpha."})
+    constraint_weight: float = field(
+        default=0.01, metadata={"help": "Weight of L_cons (dynamic radius only), the paper's beta."}
+    )
     radius_init: float = field(
         default=0.1, metadata={"help": "Initial radius, in units of the unit-length embeddings."}
     )
@@ -40,30 +43,13 @@ class SupClapTrainingArguments(TrainingArguments):
     clamp_radius: bool = field(
         default=False, metadata={"help": "Use min(R, distance of the pair), so that the push is never reversed."}
     )
-    share_radius: bool = field(
-        default=True, metadata={"help": "Both directions share a radius (predictor) with svr_direction bi."}
-    )
-    sort_negatives: bool = field(
-        default=False, metadata={"help": "radius_predictor similarities reads the negatives hardest first."}
-    )
-    bi_mode: str = field(
-        default="symmetric",
-        metadata={
-            "help": "svr_direction bi: symmetric moves audios too, text_support contrasts audios with moved texts."
-        },
-    )
-    normalize_support: bool = field(
-        default=False, metadata={"help": "Support vectors of unit length: their similarities are cosines."}
-    )
-    detach_positive: bool = field(
-        default=False, metadata={"help": "Send no gradient to the positive through the support vector."}
-    )
-    radius_range: tuple[float, float] | None = field(
-        default=None, metadata={"help": "Smallest and largest static radius; no limits when null."}
-    )
     on_batch_mismatch: str = field(
         default="error",
         metadata={"help": "What radius_predictor similarities does with another number of pairs: error or pad."},
+    )
+    readings: dict | None = field(
+        default=None,
+        metadata={"help": "Fields of supclap.losses.PaperReadings: what to read into the paper where it is open."},
     )
     svr_warmup: float = field(
         default=0.0, metadata={"help": "Share of the steps in which the weight of L_svr rises linearly from 0."}
@@ -81,15 +67,6 @@ class SupClapTrainingArguments(TrainingArguments):
     grad_cache_chunk_size: int | None = field(
         default=None,
         metadata={"help": "Embed so many pairs at a time, so that a batch of thousands fits; all when null."},
-    )
-    detach_direction: bool = field(
-        default=False, metadata={"help": "Control: hold the direction of the support vectors constant."}
-    )
-    pull_weight: float = field(
-        default=1.0, metadata={"help": "Control (svr null): factor on the pull of L_orig's positives."}
-    )
-    perpendicular_push: float = field(
-        default=1.0, metadata={"help": "Control (svr null): factor on the part of L_orig's push across a - t."}
     )
     drift: bool = field(default=False, metadata={"help": "Measure the drift: to the trackers and to drift.jsonl."})
     drift_steps: int = field(default=100, metadata={"help": "Measure it every so many steps."})
@@ -164,6 +141,7 @@ class SupClapTrainingArguments(TrainingArguments):
         for item in fields(self):
             if item.init:
                 check_value(item.name, getattr(self, item.name))
+        PaperReadings(**(self.readings or {}))  # refuses unknown ones
         if self.dataloader_persistent_workers:
             raise ValueError("dataloader_persistent_workers would repeat the captions and crops of the first epoch.")
         if self.bf16 == "auto":

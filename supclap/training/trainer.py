@@ -22,7 +22,7 @@ from supclap.evaluation.encoders import SupClapEncoder
 from supclap.evaluation.languages import LanguageScores, mean_metrics, scores_by_language, split_by_language
 from supclap.evaluation.retrieval import pooled_retrieval_metrics
 from supclap.evaluation.zero_shot import encode_labels, zero_shot_metrics
-from supclap.losses import StaticRadius, SupClapLoss, info_nce
+from supclap.losses import SupClapLoss
 from supclap.training.arguments import SupClapTrainingArguments
 from supclap.training.callbacks.drift import DriftCallback
 from supclap.training.callbacks.guard_rails import record_nonfinite_batch
@@ -34,37 +34,12 @@ from supclap.training.layer_rates import apply_layer_decay
 from supclap.training.metric_choice import check_best_metric
 from supclap.training.model import SupClapForContrastiveTraining
 from supclap.training.muon import MuonAdamW, hidden_matrices, use_muon
+from supclap.training.objective import base_loss, build_criterion
 from supclap.training.text_cache import FrozenTextCache
 from supclap.training.towers import limit_logit_scale, log_scales, logit_scale
 
 
 logger = logging.get_logger(__name__)
-
-
-def build_criterion(args: SupClapTrainingArguments) -> SupClapLoss:
-    """The objective that the arguments ask for, for the number of pairs of one step on all ranks."""
-    return SupClapLoss(
-        objective=args.objective,
-        svr=args.svr,
-        svr_direction=args.svr_direction,
-        bi_mode=args.bi_mode,
-        radius_predictor=args.radius_predictor,
-        batch_size=args.train_batch_size * args.world_size,
-        alpha=args.svr_weight,
-        beta=args.constraint_weight,
-        radius_init=args.radius_init,
-        radius_range=args.radius_range,
-        share_radius=args.share_radius,
-        sort_negatives=args.sort_negatives,
-        clamp_radius=args.clamp_radius,
-        on_batch_mismatch=args.on_batch_mismatch,
-        normalize_support=args.normalize_support,
-        detach_positive=args.detach_positive,
-        detach_direction=args.detach_direction,
-        pull_weight=args.pull_weight,
-        perpendicular_push=args.perpendicular_push,
-        chunk_size=args.loss_chunk_size,
-    )
 
 
 def _check_last_batch(args: SupClapTrainingArguments, data: object) -> None:
@@ -109,11 +84,21 @@ class SupClapTrainer(CheckpointingTrainer):
         data_collator: [`~supclap.data.collator.ContrastiveCollator`] of the processor when omitted.
         manifest: What the model is trained on, saved beside every checkpoint; see
             [`~supclap.data.manifest.build_manifest`].
+        criterion: The objective; that of the arguments when omitted.
     """
 
     loss_is_scaled_for_ga = False
 
-    def __init__(self, model=None, args=None, processing_class=None, data_collator=None, manifest=None, **kwargs):
+    def __init__(
+        self,
+        model=None,
+        args=None,
+        processing_class=None,
+        data_collator=None,
+        manifest=None,
+        criterion: SupClapLoss | None = None,
+        **kwargs,
+    ):
         self.manifest = manifest
         if args.freeze_temperature:
             for value in log_scales(model):
@@ -133,7 +118,7 @@ class SupClapTrainer(CheckpointingTrainer):
         check_best_metric(args, kwargs.get("eval_dataset"))
         _check_last_batch(args, kwargs.get("train_dataset"))
         super().__init__(
-            model=SupClapForContrastiveTraining(model, build_criterion(args), args.grad_cache_chunk_size),
+            model=SupClapForContrastiveTraining(model, criterion or build_criterion(args), args.grad_cache_chunk_size),
             args=args,
             processing_class=processing_class,
             data_collator=data_collator
@@ -213,11 +198,8 @@ class SupClapTrainer(CheckpointingTrainer):
         return TrainOutput(state.global_step, 0.0, {"train_runtime": 0.0})
 
     def training_step(self, *args, **kwargs) -> torch.Tensor:
-        # The forward pass limits these too, but under FSDP what it sees are copies.
+        # The forward pass limits it too, but under FSDP what it sees is a copy.
         limit_logit_scale(self._clap)
-        for radius in self.accelerator.unwrap_model(self.model).criterion.radius:
-            if isinstance(radius, StaticRadius):
-                radius.limit()
         return super().training_step(*args, **kwargs)
 
     def _prepare_inputs(self, inputs):
@@ -378,7 +360,9 @@ class SupClapTrainer(CheckpointingTrainer):
             ]
         )
         first = text[torch.searchsorted(text_to_audio, torch.arange(len(audio)))]
-        metrics["loss"] = _pool_loss(audio, first, logit_scale(self._clap).detach().cpu(), pool)
+        scale, bias = logit_scale(self._clap).detach().cpu(), getattr(self._clap, "logit_bias", None)
+        bias = None if bias is None else bias.detach().cpu()
+        metrics["loss"] = base_loss(self.args.objective, audio, first, scale, bias, pool)
         labels = [row["label"] for row in rows]
         if None not in labels and len(set(labels)) > 1:
             metrics["zero_shot/accuracy"] = self._zero_shot_accuracy(audio, labels)
@@ -479,12 +463,3 @@ class SupClapTrainer(CheckpointingTrainer):
             token=token or self.args.hub_token,
             **options,
         )
-
-
-def _pool_loss(audio: torch.Tensor, text: torch.Tensor, scale: torch.Tensor, pool_size: int) -> float:
-    """InfoNCE (both directions) of each clip with its first caption, averaged over pools."""
-    losses = []
-    for start in range(0, len(audio) - pool_size + 1, pool_size):
-        logits = scale * text[start : start + pool_size].float() @ audio[start : start + pool_size].float().T
-        losses.append(info_nce(logits) + info_nce(logits.T))
-    return torch.stack(losses).mean().item()

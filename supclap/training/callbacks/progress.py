@@ -148,8 +148,8 @@ class WeightWarmupCallback(TrainerCallback):
     def __init__(self, criterion, args):
         self.criterion = criterion
         self.schedules = {
-            "alpha": (args.svr_weight, args.svr_warmup),
-            "beta": (args.constraint_weight, args.constraint_warmup),
+            "svr_weight": (args.svr_weight, args.svr_warmup),
+            "constraint_weight": (args.constraint_weight, args.constraint_warmup),
         }
 
     def on_step_begin(self, args, state, control, **kwargs):
