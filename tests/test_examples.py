@@ -2,14 +2,14 @@
 
 import importlib.util
 import json
-from pathlib import Path
 
 import pytest
 
 from supclap.cli.main import main
+from support.paths import ROOT
 
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = ROOT / "examples"
 
 
 def load(name: str):

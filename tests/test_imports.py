@@ -1,7 +1,10 @@
 """Importing supclap stays light."""
 
+import ast
 import subprocess
 import sys
+
+from support.paths import ROOT
 
 
 HEAVY = ("torchaudio", "datasets", "matplotlib", "soundfile", "faiss", "gradio", "sklearn", "accelerate")
@@ -35,3 +38,14 @@ def test_packages_import_in_one_direction_only():
             check=True,
         )
         assert done.stdout.strip() == "[]"
+
+
+def test_no_test_module_imports_another():
+    files = list((ROOT / "tests").rglob("*.py"))
+    modules = {file.stem for file in files if file.stem.startswith("test_")} | {"conftest"}
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+                imported = modules.intersection(".".join(names).split("."))
+                assert not imported, f"{file}, line {node.lineno}: move what is shared to tests/support"

@@ -10,7 +10,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--revision", help="branch to commit to, made if it does not exist")
     parser.add_argument("--create-pr", action="store_true", help="open a pull request instead of committing")
     parser.add_argument("--message", default="Upload SupCLAP model", help="message of the commit")
-    parser.add_argument("--license", dest="licence", help="licence of the weights; refused where the parts forbid it")
+    parser.add_argument("--license", help="license of the weights; refused where the parts forbid it")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -23,6 +23,6 @@ def run(arguments: argparse.Namespace) -> None:
         revision=arguments.revision,
         create_pr=arguments.create_pr,
         message=arguments.message,
-        licence=arguments.licence,
+        license=arguments.license,
     )
     print(commit.pr_url or commit.commit_url)

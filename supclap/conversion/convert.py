@@ -12,7 +12,7 @@ from supclap.conversion.laion_clap import laion_clap_feature_extractor, load_lai
 from supclap.conversion.ml_clap import load_ml_clap_checkpoint
 from supclap.conversion.sonar import load_sonar_checkpoint
 from supclap.files import CARD, replacing
-from supclap.publishing.licenses import SOURCE_LICENCE, UNKNOWN, is_noncommercial, licence_of_model, single_licence
+from supclap.publishing.licenses import SOURCE_LICENSE, UNKNOWN, is_noncommercial, license_of_model, named_license
 from supclap.publishing.model_card import MARKER
 
 
@@ -30,7 +30,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 def convert(kind: str, source: str | Path, out: str | Path, tokenizer: str | None = None) -> PreTrainedModel:
     """Converts a published checkpoint and writes the whole folder at once: model, feature extractor, tokenizer.
 
-    The licence that the source folder states goes along, into `README.md` and `config.json`.
+    The license that the source folder states goes along, into `README.md` and `config.json`.
 
     Args:
         kind: One of `KINDS`.
@@ -51,15 +51,15 @@ def convert(kind: str, source: str | Path, out: str | Path, tokenizer: str | Non
         raise FileExistsError(f"{out} exists already; choose another folder or remove it.")
     load, feature_extractor = KINDS[kind]
     model = load(source)
-    licence = licence_of_source(kind, source)
-    if licence != UNKNOWN:
-        setattr(model.config, SOURCE_LICENCE, licence)
+    license = license_of_source(kind, source)
+    if license != UNKNOWN:
+        setattr(model.config, SOURCE_LICENSE, license)
     words = None if kind == "ced" else _tokenizer(source, tokenizer)
     with replacing(out) as part:
         part.mkdir()
         model.save_pretrained(part)
-        if licence != UNKNOWN:
-            (part / CARD).write_text(_readme(kind, out.name, licence), encoding="utf-8")
+        if license != UNKNOWN:
+            (part / CARD).write_text(_readme(kind, out.name, license), encoding="utf-8")
         if feature_extractor is None or words is None:
             for saved in (words, feature_extractor and feature_extractor(source)):
                 if saved is not None:
@@ -69,19 +69,19 @@ def convert(kind: str, source: str | Path, out: str | Path, tokenizer: str | Non
     return model
 
 
-def licence_of_source(kind: str, source: str | Path) -> str:
-    """The licence of a published checkpoint: that of its folder's card, but non-commercial where its kind is."""
-    stated = licence_of_model(str(source)) if Path(source).is_dir() else UNKNOWN
+def license_of_source(kind: str, source: str | Path) -> str:
+    """The license of a published checkpoint: that of its folder's card, but non-commercial where its kind is."""
+    stated = license_of_model(str(source)) if Path(source).is_dir() else UNKNOWN
     return stated if is_noncommercial(stated) else NON_COMMERCIAL.get(kind, stated)
 
 
-def _readme(kind: str, name: str, licence: str) -> str:
-    """A `README.md` that states the licence until a card takes its place."""
-    verdict = single_licence(licence, [])
-    front_matter = ModelCardData(license=verdict.licence, license_name=verdict.name).to_yaml()
+def _readme(kind: str, name: str, license: str) -> str:
+    """A `README.md` that states the license until a card takes its place."""
+    verdict = named_license(license)
+    front_matter = ModelCardData(license=verdict.license, license_name=verdict.name).to_yaml()
     return (
         f"---\n{front_matter}\n---\n{MARKER}convert`; `supclap card` replaces it. -->\n\n# {name}\n\n"
-        f"Weights converted from a published checkpoint (`supclap convert {kind}`), under its licence.\n"
+        f"Weights converted from a published checkpoint (`supclap convert {kind}`), under its license.\n"
     )
 
 

@@ -1,38 +1,35 @@
-"""A checkpoint to the Hub as one commit, over a connection that may break, and `supclap push`."""
+"""Uploads a checkpoint to the Hub: model, processor, code and card as one commit."""
 
 import json
 import sys
-import time
-from collections.abc import Callable
-from email.utils import parsedate_to_datetime
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from supclap.errors import LicenseError, PushError
-from supclap.files import CARD
-from supclap.publishing.card_facts import Facts, read_json
-from supclap.publishing.licenses import UNKNOWN, normalise_licence, propagate, stated_licences
-from supclap.publishing.model_card import MARKER, tower_licences, training_licences, write_card
+from supclap.errors import LicenseError, PushError, name_some
+from supclap.files import CARD, CONFIG, MANIFEST, PROCESSOR, RECIPE, RESULTS, RUN, TRAINING_CURVES, read_json_object
+from supclap.publishing.card_facts import Facts
+from supclap.publishing.licenses import decide_license, stated_licenses
+from supclap.publishing.model_card import MARKER, tower_licenses, training_licenses, write_card
 
 
 if TYPE_CHECKING:
-    from huggingface_hub import CommitInfo, HfApi
+    from huggingface_hub import CommitInfo
 
-# What a checkpoint consists of. Pickles (training_args.bin, optimizer.pt) are not among it, nor is what starts with an
-# underscore (the radius, which only training needs), nor sub-folders (the checkpoints of the run).
-UPLOADED = ("*.json", "*.safetensors", "*.py", "*.txt", "*.model", "*.jinja", "*.png", CARD)
-NOT_UPLOADED = ("_*", ".*", "trainer_state.json")
-# An older model may have other weights (more shards, a pickle) or code; beside the new ones they would be loaded.
-REPLACED = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.py")
-RETRIES = 5
-MAX_WAIT = 60.0
-IN_THE_WAY = (409, 412)  # another commit, at the same time or since
-RETRIED_STATUS = (*IN_THE_WAY, 408, 429, 500, 502, 503, 504)
-# The client has the card's metadata checked before it sends a commit; asking that twice does no harm.
-HARMLESS = "/api/validate-yaml"
-
-T = TypeVar("T")
+# Everything that `save_pretrained` of a model and a processor and a training run write for others to read, beside the
+# code. Nothing else is uploaded: the optimizer's state, pickles, the radius that only training needs, training
+# checkpoints, and whatever a user keeps in the same folder stay where they are.
+PARTS = (
+    *(CONFIG, "model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json"),
+    *(PROCESSOR, "preprocessor_config.json", "chat_template.jinja"),
+    *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.txt", "vocab.json", "merges.txt", "bpe.codes", "tokenizer.model"),
+    *("spiece.model", "sentencepiece.model", "sentencepiece.bpe.model", "spm.model", "spm_char.model"),
+    *(RECIPE, RESULTS, RUN, MANIFEST, TRAINING_CURVES, CARD),
+)
+# The names of the code that travels with a checkpoint. A push deletes older files of these names from the repository.
+CODE = ("*_supclap.py", "modeling_ced.py")
 
 
 def push_checkpoint(
@@ -42,15 +39,14 @@ def push_checkpoint(
     revision: str | None = None,
     create_pr: bool = False,
     message: str = "Upload SupCLAP model",
-    licence: str | None = None,
+    license: str | None = None,
     token: str | None = None,
-    api: "HfApi | None" = None,
 ) -> "CommitInfo":
     """Uploads model, processor, code and card as one commit: the repository has all of it, or what it had before.
 
-    A request that breaks, times out (408), is turned away (429, honouring Retry-After), or meets a server error or another
-    commit (409, 412) is sent again up to five times. Files that arrived are not sent twice, and a commit whose answer
-    got lost is not repeated: the Hub is asked first what it holds.
+    Files that an older version of the model left in the repository go with the same commit; files of other kinds stay.
+    Uploads that break are repeated by the Hub's client. After an error, the same call goes on: weights that arrived are
+    not sent again, and a commit that arrived is not made again.
 
     Args:
         folder: A checkpoint: what a training run, `supclap convert`, or `save_pretrained` of model and processor wrote.
@@ -59,78 +55,122 @@ def push_checkpoint(
         revision: Branch to commit to, made if it does not exist; `main` when omitted.
         create_pr: Open a pull request instead of committing.
         message: Message of the commit.
-        licence: Licence on the card; see [`~supclap.publishing.model_card.write_card`].
+        license: License on the card; that of the card in the folder, or see
+            [`~supclap.publishing.licenses.decide_license`], when omitted.
         token: Token with write permission; the one of `hf auth login` or `HF_TOKEN` when omitted.
-        api: A client of its own endpoint.
 
     Returns:
         The commit, with `commit_url` and `pr_url`.
 
     Raises:
         FileNotFoundError: The folder is no whole checkpoint; the message says what is missing.
-        LicenseError: The licence, also one that a README of others states, is more liberal than a part or the data
-            allows.
-        PushError: The connection broke, the Hub did not answer as it should or another commit was in the way every time,
-            or the answer to a pull request got lost.
-        HfHubHTTPError: The Hub refused.
+        LicenseError: A part or the data is non-commercial, and the license, or the one that a README written by hand
+            states, is not.
+        PushError: The Hub refused, did not answer, or the connection broke; the message says what to do.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+    from huggingface_hub.errors import HTTPError  # the base of all errors of the HTTP library that the client uses
 
     folder = Path(folder)
     check_checkpoint(folder)
-    _write_own_card(folder, repo_id, licence)
+    _prepare_card(folder, repo_id, license)
     files = checkpoint_files(folder)
-    api = api or HfApi(token=token)
-    branch = revision or "main"
-    _retried(lambda: api.create_repo(repo_id, private=private, exist_ok=True), f"creating {repo_id}")
-    if revision is not None and revision != "main" and not revision.startswith("refs/") and not create_pr:
-        _retried(lambda: api.create_branch(repo_id, branch=revision, exist_ok=True), f"creating the branch {revision}")
-
-    def upload() -> "list[CommitOperationAdd | CommitOperationDelete]":
-        # Built anew for each commit, so that the client asks again what the Hub already holds.
-        there = api.list_repo_files(repo_id, revision=branch)
+    left = sorted(file.name for file in folder.iterdir() if file.is_file() and file not in files)
+    if left:
+        print(f"Not uploaded, as they are no part of a checkpoint: {name_some(left)}", file=sys.stderr)
+    api = HfApi(token=token)
+    try:
+        api.create_repo(repo_id, private=private, exist_ok=True)
+        if revision not in (None, "main") and not revision.startswith("refs/") and not create_pr:
+            api.create_branch(repo_id, branch=revision, exist_ok=True)
+        names = {file.name for file in files}
         stale = [
-            name
-            for name in there
-            if "/" not in name and any(fnmatch(name, pattern) for pattern in REPLACED) and (folder / name) not in files
+            name for name in api.list_repo_files(repo_id, revision=revision) if _is_ours(name) and name not in names
         ]
-        added = [CommitOperationAdd(path_in_repo=file.name, path_or_fileobj=_published(file)) for file in files]
-        api.preupload_lfs_files(repo_id, added, revision=revision, create_pr=create_pr, free_memory=False)
-        return [*added, *(CommitOperationDelete(path_in_repo=name) for name in stale)]
-
-    def commit() -> "CommitInfo":
-        operations = _retried(upload, f"the upload to {repo_id}")
-        return api.create_commit(repo_id, operations, commit_message=message, revision=revision, create_pr=create_pr)
-
-    # A second pull request would be one too many, so its request is sent again only when the Hub turned it away.
-    return _retried(commit, f"the commit to {repo_id}", once=create_pr)
+        # Not upload_folder: newer clients split its upload into several commits, of which the last may fail.
+        return api.create_commit(
+            repo_id,
+            [
+                *(CommitOperationAdd(path_in_repo=file.name, path_or_fileobj=_published(file)) for file in files),
+                *(CommitOperationDelete(path_in_repo=name) for name in stale),
+            ],
+            commit_message=message,
+            revision=revision,
+            create_pr=create_pr,
+        )
+    except (HTTPError, OSError, RuntimeError) as error:
+        # While it sends weights, the client wraps whatever goes wrong in a RuntimeError that names the file alone.
+        cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ else error
+        reason = " ".join(str(cause).split()) or type(cause).__name__
+        raise PushError(f"{repo_id}: the upload failed ({reason}). {_advice(cause, create_pr)}") from error
 
 
 def checkpoint_files(folder: Path) -> list[Path]:
-    """The files of a checkpoint that belong onto the Hub, sorted.
+    """The files of a checkpoint that belong onto the Hub, sorted: those that `PARTS` names, and the code.
 
     Raises:
         PushError: One of them is a link that leads out of the folder.
     """
-    files = []
-    for file in sorted(folder.iterdir()):
-        wanted = any(fnmatch(file.name, pattern) for pattern in UPLOADED)
-        if not file.is_file() or not wanted or any(fnmatch(file.name, pattern) for pattern in NOT_UPLOADED):
-            continue
+    code = _code(folder)
+    files = [
+        file
+        for file in sorted(folder.iterdir())
+        if file.is_file() and (file.name in code or any(fnmatch(file.name, part) for part in PARTS))
+    ]
+    for file in files:
         if not file.resolve().is_relative_to(folder.resolve()):
             raise PushError(f"{file} is a link to {file.resolve()}, outside the checkpoint. Replace it by a copy.")
-        files.append(file)
     return files
 
 
-def _published(file: Path) -> Path | bytes:
-    """The file, or the content of config.json with the last part alone of an encoder's absolute path.
+def check_checkpoint(folder: Path) -> None:
+    """Raises a `FileNotFoundError` that names what a checkpoint lacks to be loaded by a stranger."""
+    facts = Facts.read(folder)
+    index = folder / "model.safetensors.index.json"
+    weights = set(read_json_object(index)["weight_map"].values()) if index.exists() else {"model.safetensors"}
+    missing = (weights | _code(folder)) - {file.name for file in checkpoint_files(folder)}
+    if not facts.config.get("auto_map") or missing:
+        raise FileNotFoundError(
+            f"{folder} lacks {', '.join(sorted(missing)) or 'the code of the model'}. Save model and processor into one "
+            "folder with save_pretrained; both bring their code."
+        )
 
-    Such a path may tell who trained where. The folder keeps it: the licence of an encoder is looked up there.
+
+def _code(folder: Path) -> set[str]:
+    """The names of the files of code that the model, the processor and the pipeline need."""
+    from transformers.dynamic_module_utils import get_relative_import_files
+
+    config, processor = (
+        read_json_object(folder / name) if (folder / name).is_file() else {} for name in (CONFIG, PROCESSOR)
+    )
+    references = [
+        *config.get("auto_map", {}).values(),
+        *processor.get("auto_map", {}).values(),
+        *(task["impl"] for task in config.get("custom_pipelines", {}).values()),
+    ]
+    names = {f"{reference.split('.')[0]}.py" for reference in references}
+    for name in sorted(names):
+        if (folder / name).is_file():
+            try:
+                names |= {Path(imported).name for imported in get_relative_import_files(folder / name)}
+            except FileNotFoundError as error:  # the code imports a file that is not there
+                names.add(Path(error.filename).name)
+    return names
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a file of the repository is one that a push of a checkpoint wrote, or would write."""
+    return "/" not in name and any(fnmatch(name, pattern) for pattern in (*PARTS, *CODE))
+
+
+def _published(file: Path) -> Path | bytes:
+    """The file or, of config.json, its content with no more than the last part of an encoder's absolute path.
+
+    Such a path may tell who trained where. The folder keeps it, because the license of an encoder is looked up there.
     """
-    if file.name != "config.json":
+    if file.name != CONFIG:
         return file
-    config = read_json(file)
+    config = read_json_object(file)
     for tower in (config["text_config"], config["audio_config"]):
         path = Path(tower.get("_name_or_path") or "")
         if path.is_absolute():
@@ -138,153 +178,40 @@ def _published(file: Path) -> Path | bytes:
     return f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode()
 
 
-def check_checkpoint(folder: Path) -> None:
-    """Raises a `FileNotFoundError` that names what a checkpoint lacks to be loaded by a stranger."""
-    facts = Facts.read(folder)
-    index = folder / "model.safetensors.index.json"
-    weights = {"model.safetensors"}
-    if index.exists():
-        weights = set(read_json(index)["weight_map"].values())
-    references = [
-        *facts.config.get("auto_map", {}).values(),
-        *facts.processor.get("auto_map", {}).values(),
-        *(task["impl"] for task in facts.config.get("custom_pipelines", {}).values()),
-    ]
-    code = {f"{reference.split('.')[0]}.py" for reference in references}
-    for name in sorted(weights | code):
-        if Path(name).name != name:
-            raise ValueError(f"{folder} refers to {name!r}, which leads out of it. Save the model again.")
-    missing = sorted(name for name in weights | code if not (folder / name).is_file())
-    if not facts.config.get("auto_map") or missing:
-        raise FileNotFoundError(
-            f"{folder} lacks {', '.join(missing) or 'the code of the model'}. Save model and processor into one folder "
-            "with save_pretrained; both bring their code."
-        )
-
-
-def _write_own_card(folder: Path, repo_id: str, licence: str | None) -> None:
-    """A card whose snippets load `repo_id`, with the licence of the card that is there; a README of others stays.
+def _prepare_card(folder: Path, repo_id: str, license: str | None) -> None:
+    """Writes our card anew, for `repo_id` and under the license of the old one. A README written by hand stays.
 
     Raises:
-        LicenseError: The licence, also one that a README of others states, is more liberal than a part or the data
-            allows.
+        LicenseError: A part or the data is non-commercial, and a license is not.
+        PushError: A license is asked for, and the README was written by hand.
     """
-    from huggingface_hub import ModelCard
-
     path = folder / CARD
-    if path.exists():
-        if MARKER not in path.read_text(encoding="utf-8", errors="replace"):
-            if licence is not None:
-                raise ValueError(f"{path} is no card of `supclap card`, so it states its licence itself.")
-            _check_stated_licences(path)
-            print(f"{path} was not written by `supclap card`; it is uploaded as it is.", file=sys.stderr)
-            return
-        stated = ModelCard.load(path, ignore_metadata_errors=True).data.license
-        licence = licence or (None if stated == "other" else stated)
-    write_card(folder, repo_id, licence)
-
-
-def _check_stated_licences(card: Path) -> None:
-    facts = Facts.read(card.parent)
-    for stated in stated_licences(card):
-        if normalise_licence(stated) == UNKNOWN:
-            continue
+    stated = stated_licenses(path) if path.exists() else []
+    if not path.exists() or MARKER in path.read_text(encoding="utf-8", errors="replace"):
+        write_card(folder, repo_id, license or next(iter(stated), None))
+        return
+    if license is not None:
+        raise PushError(f"{path} was not written by `supclap card`. State the license {license!r} in it yourself.")
+    facts = Facts.read(folder)
+    for each in stated:
         try:
-            propagate(tower_licences(facts), training_licences(facts), wanted=stated)
+            decide_license(tower_licenses(facts), training_licenses(facts), wanted=each)
         except LicenseError as error:
-            raise LicenseError(f"{card}: {error}") from error
+            raise LicenseError(f"{path}: {error}") from error
+    print(f"{path} was not written by `supclap card`; it is uploaded as it is.", file=sys.stderr)
 
 
-# ---- Sending again ----
-
-
-def _retried(send: Callable[[], T], what: str, once: bool = False) -> T:
-    """The result of `send`, tried again where that may help.
-
-    Args:
-        send: Sends requests; must do no harm when repeated.
-        what: Names it in messages.
-        once: Sending it twice would do harm, so only a refusal that says to come back leads to another try.
-
-    Raises:
-        PushError: It went wrong every time, or once where it must not be sent twice.
-        HfHubHTTPError: The Hub refused.
-    """
-    from huggingface_hub.errors import HfHubHTTPError
-
-    for attempt in range(RETRIES + 1):
-        try:
-            return _unwrapped(send)
-        except HfHubHTTPError as error:
-            status, reason = error.response.status_code, str(error).splitlines()[0]
-            if status not in RETRIED_STATUS or (once and status not in (*IN_THE_WAY, 429)):
-                raise
-            if attempt == RETRIES:
-                if status in IN_THE_WAY:
-                    raise PushError(
-                        f"{what}: another commit was in the way {attempt + 1} times ({reason}). Nothing was changed. Try "
-                        "again later, or push to a --revision of its own or with --create-pr."
-                    ) from error
-                raise PushError(
-                    f"{what}: the Hub turned it away {attempt + 1} times ({reason}). What had arrived is kept: push again."
-                ) from error
-            wait = _retry_after(error.response.headers.get("Retry-After"))
-        except _transport_errors() as error:
-            if once and not _address(error).endswith(HARMLESS):
-                raise PushError(
-                    f"{what}: the connection broke ({error}), and whether the pull request was opened is not known. Look "
-                    "at the pull requests of the repository before you push again."
-                ) from error
-            if attempt == RETRIES:
-                raise PushError(
-                    f"{what}: the connection broke {attempt + 1} times ({error}). What had arrived is kept: push again."
-                ) from error
-            wait, reason = None, f"the connection broke ({error})"
-        wait = min(2.0**attempt, MAX_WAIT) if wait is None else wait
-        print(f"{what}: {reason}; try {attempt + 2} of {RETRIES + 1} in {wait:.0f} s.", file=sys.stderr)
-        time.sleep(wait)
-    raise AssertionError("unreachable")
-
-
-def _unwrapped(send: Callable[[], T]) -> T:
-    """The result of `send`; an error of the connection or the Hub comes without the one that names the file."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    try:
-        return send()
-    except RuntimeError as error:  # what the client makes of all that goes wrong while it sends a file
-        if isinstance(error.__cause__, (HfHubHTTPError, _transport_errors())):
-            raise error.__cause__ from None
-        raise
-
-
-def _address(error: Exception) -> str:
-    """Where the request of a transport error went, as far as it knows."""
-    try:
-        return str(error.request.url)
-    except (AttributeError, RuntimeError):  # httpx raises the second where there is none
-        return ""
-
-
-def _transport_errors() -> type[Exception]:
-    """The class of broken connections and time-outs, of whichever HTTP library the Hub's client uses."""
-    from importlib import import_module
-
-    from huggingface_hub.errors import HfHubHTTPError
-
-    base = next(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")
-    return import_module(base.__module__.split(".")[0]).TransportError
-
-
-def _retry_after(value: str | None) -> float | None:
-    """Seconds to wait from a Retry-After header, which holds seconds or a date; `None` where it says nothing."""
-    if value is None:
-        return None
-    try:
-        return max(float(value), 0.0)
-    except ValueError:
-        pass
-    try:
-        return max(parsedate_to_datetime(value).timestamp() - time.time(), 0.0)
-    except ValueError:
-        return None
+def _advice(error: Exception, create_pr: bool) -> str:
+    """What to do after an upload failed, in one sentence or two."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in (401, 403):
+        return "Log in with `hf auth login`, or set HF_TOKEN, with a token that may write to this repository."
+    if status in (409, 412):
+        return "Another commit came in between, so nothing was changed. Push again, or with --create-pr."
+    if status is not None and status < 500 and status not in (408, 429):
+        return "The Hub refused, so nothing was changed."
+    if create_pr:
+        return (
+            "Whether the pull request was opened is not known: look at those of the repository before you push again."
+        )
+    return "The repository is whole, in its old or its new version. Push again: what has arrived is not sent twice."

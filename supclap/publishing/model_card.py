@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from modeling_supclap.configuration_supclap import PIPELINE_TASK
 from supclap.files import CARD, PROCESSOR, TRAINING_CURVES, write_whole
 from supclap.publishing.card_facts import Facts
-from supclap.publishing.licenses import UNKNOWN, LicenceVerdict, part_licences, propagate
+from supclap.publishing.licenses import UNKNOWN, LicenseVerdict, decide_license, part_licenses
 
 
 if TYPE_CHECKING:
@@ -61,26 +61,26 @@ HYPER_PARAMETERS = (
 
 
 def write_card(
-    folder: str | Path, model_id: str | None = None, licence: str | None = None, force: bool = False
+    folder: str | Path, model_id: str | None = None, license: str | None = None, force: bool = False
 ) -> Path:
     """Writes the card of a checkpoint to its `README.md`.
 
     Args:
         folder: The checkpoint.
         model_id: What the snippets load: a Hub id; the folder when omitted.
-        licence: The model's licence; worked out from its parts and data when omitted.
+        license: The license of the weights; see [`~supclap.publishing.licenses.decide_license`].
         force: Overwrite a `README.md` that is not a card of ours.
 
     Returns:
         The path of the card.
 
     Raises:
-        LicenseError: The licence is more liberal than a part or the data allows.
+        LicenseError: A part or the data is non-commercial, and the license is not.
         FileExistsError: There is a `README.md` that this function did not write.
         FileNotFoundError: The folder holds no checkpoint.
     """
     path = Path(folder) / CARD
-    card = build_card(folder, model_id, licence)
+    card = build_card(folder, model_id, license)
     if path.exists() and not force and MARKER not in path.read_text(encoding="utf-8", errors="replace"):
         raise FileExistsError(
             f"{path} was not written by `supclap card`. Move it away, or pass --force to replace it."
@@ -89,19 +89,19 @@ def write_card(
     return path
 
 
-def build_card(folder: str | Path, model_id: str | None = None, licence: str | None = None) -> "ModelCard":
+def build_card(folder: str | Path, model_id: str | None = None, license: str | None = None) -> "ModelCard":
     """The card of a checkpoint as a [`huggingface_hub.ModelCard`]; see [`write_card`]."""
     from huggingface_hub import ModelCard, ModelCardData
 
     facts = Facts.read(folder)
     name = (model_id or str(facts.folder.resolve())).rstrip("/").rsplit("/", 1)[-1]
-    verdict = propagate(tower_licences(facts), training_licences(facts), licence)
+    verdict = decide_license(tower_licenses(facts), training_licenses(facts), license)
     results = evaluation_results(facts)
     sigmoid = facts.config.get("logit_bias_init_value") is not None
     extractor = _extractor(facts)
     data = ModelCardData(
         model_name=name,
-        license=verdict.licence,
+        license=verdict.license,
         license_name=verdict.name,
         license_link=f"{CARD}#licence" if verdict.name else None,
         library_name="transformers",
@@ -124,7 +124,7 @@ def build_card(folder: str | Path, model_id: str | None = None, licence: str | N
         training=_training(facts),
         data=_data(facts),
         compute=_compute(facts),
-        licence=_licence(verdict),
+        license=_license(verdict),
         probability=", unless asked for with `multi_label=True`" if sigmoid else "",
         text_limit=_text_limit(facts.config["text_config"]),
         window=f"{_window_seconds(facts):g}",
@@ -133,11 +133,11 @@ def build_card(folder: str | Path, model_id: str | None = None, licence: str | N
     )
 
 
-# ---- Licences ----
+# ---- Licenses ----
 
 
-def tower_licences(facts: Facts) -> dict[str, str]:
-    """The licence of each pretrained part, by a name for the card: as recorded when the run ended, else as found now."""
+def tower_licenses(facts: Facts) -> dict[str, str]:
+    """The license of each pretrained part, by a name for the card: as recorded when the run ended, else as found now."""
     recipe, config = facts.recipe, facts.config
     recorded = facts.run.get("licences", {})
     base = (
@@ -150,14 +150,14 @@ def tower_licences(facts: Facts) -> dict[str, str]:
         "text_encoder": f"The text encoder ({_shown(recipe.get('text_model') or config['text_config']['model_type'])})",
         "audio_encoder": f"The audio encoder ({_shown(recipe.get('audio_model') or config['audio_config']['model_type'])})",
     }
-    found = part_licences(recipe, config)
+    found = part_licenses(recipe, config)
     return {
-        names[part]: recorded[part] if recorded.get(part, UNKNOWN) != UNKNOWN else licence
-        for part, licence in found.items()
+        names[part]: recorded[part] if recorded.get(part, UNKNOWN) != UNKNOWN else license
+        for part, license in found.items()
     }
 
 
-def training_licences(facts: Facts) -> set[str]:
+def training_licenses(facts: Facts) -> set[str]:
     if not facts.run:
         return {"unknown"}
     return set(facts.run["data"]["train"]["licences"])
@@ -430,8 +430,8 @@ def _emissions_text(facts: Facts) -> str:
     return f"By codecarbon's estimate, training emitted {sum(facts.emissions):.3g} kg of CO2 equivalents{parts}."
 
 
-def _licence(verdict: LicenceVerdict) -> str:
-    name = verdict.name or verdict.licence
+def _license(verdict: LicenseVerdict) -> str:
+    name = verdict.name or verdict.license
     reasons = "\n".join(f"- {reason}" for reason in verdict.reasons)
     return f"Weights: {name}. The code that travels with them: Apache-2.0." + (f"\n\n{reasons}" if reasons else "")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from supclap.data.manifest import summarise
 from supclap.files import RUN, write_json
-from supclap.publishing.licenses import part_licences
+from supclap.publishing.licenses import part_licenses
 
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "torchaudio")
@@ -68,7 +68,7 @@ def record_run(
     recipe, config = (_read(Path(folder) / name) for name in ("recipe.json", "config.json"))
     record = {
         "data": summarise(manifest),
-        "licences": part_licences(recipe, config) if config else {},
+        "licences": part_licenses(recipe, config) if config else {},
         "machine": describe_machine(**machine),
         "seconds": seconds,
         "first_step": first_step,

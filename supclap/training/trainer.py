@@ -441,7 +441,7 @@ class SupClapTrainer(CheckpointingTrainer):
             blocking: Must be true; kept for the parent's interface.
             token: Token with write permission; `hub_token` when omitted.
             revision: Branch; `hub_revision` when omitted.
-            kwargs: `private`, `create_pr` and `licence` of [`~supclap.publishing.hub.push_checkpoint`].
+            kwargs: `private`, `create_pr` and `license` of [`~supclap.publishing.hub.push_checkpoint`].
 
         Returns:
             The commit; `None` on processes other than the first.
