@@ -32,7 +32,7 @@ class SupClapOutput(ModelOutput):
     """What [`SupClapModel`] returns.
 
     Args:
-        loss: Symmetric contrastive loss `(1,)`-like scalar, when `return_loss=True`.
+        loss: Contrastive loss of both directions, a scalar, when `return_loss=True`.
         logits_per_audio: Scaled similarities `(n_audio, n_text)`.
         logits_per_text: Its transpose `(n_text, n_audio)`.
         text_embeds: L2-normalized joint embeddings `(n_text, projection_dim)`.
@@ -51,7 +51,7 @@ class SupClapOutput(ModelOutput):
 
 
 def contrastive_loss(logits_per_text: torch.Tensor, sigmoid: bool) -> torch.Tensor:
-    """Symmetric loss of paired rows, `(n, n)` → scalar: InfoNCE (mean of both directions) or SigLIP."""
+    """Loss of paired rows, `(n, n)` → scalar: InfoNCE, the sum of both directions as in the paper, or SigLIP."""
     logits = logits_per_text.float()
     if logits.shape[0] != logits.shape[1]:
         raise ValueError(
@@ -62,7 +62,7 @@ def contrastive_loss(logits_per_text: torch.Tensor, sigmoid: bool) -> torch.Tens
         signs = 2 * torch.eye(len(logits), device=logits.device) - 1
         return -nn.functional.logsigmoid(signs * logits).sum(-1).mean()
     labels = torch.arange(len(logits), device=logits.device)
-    return (nn.functional.cross_entropy(logits, labels) + nn.functional.cross_entropy(logits.t(), labels)) / 2
+    return nn.functional.cross_entropy(logits, labels) + nn.functional.cross_entropy(logits.t(), labels)
 
 
 def unit_length(embeds: torch.Tensor) -> torch.Tensor:
@@ -396,9 +396,9 @@ class SupClapModel(SupClapPreTrainedModel):
         Args:
             input_ids: As for [`get_text_features`], like `attention_mask` and `token_type_ids`.
             input_features: As for [`get_audio_features`], like `input_features_mask`.
-            return_loss: Whether to also return the symmetric contrastive loss of paired rows: the mean over both
-                directions of InfoNCE, or SigLIP when the model has a bias. Training with support vectors lives in
-                the `supclap` package.
+            return_loss: Whether to also return the contrastive loss of paired rows: InfoNCE, summed over both
+                directions as in the paper, or SigLIP when the model has a bias. It is what training without support
+                vectors minimizes; training with them lives in the `supclap` package.
         """
         if input_ids is None or input_features is None:
             raise ValueError(

@@ -17,7 +17,7 @@ from supclap.evaluation.encoders import SupClapEncoder
 from supclap.evaluation.languages import LanguageScores, mean_metrics, scores_by_language, split_by_language
 from supclap.evaluation.retrieval import pooled_retrieval_metrics
 from supclap.evaluation.zero_shot import encode_labels, zero_shot_metrics
-from supclap.losses import StaticRadius, SupClapLoss, info_nce
+from supclap.losses import SupClapLoss
 from supclap.training.arguments import SupClapTrainingArguments
 from supclap.training.batches import (
     build_collator,
@@ -36,6 +36,7 @@ from supclap.training.checkpoints import CheckpointingTrainer
 from supclap.training.ema import WeightAverage
 from supclap.training.metric_choice import check_best_metric
 from supclap.training.model import SupClapForContrastiveTraining
+from supclap.training.objective import base_loss, build_criterion
 from supclap.training.optimizers import apply_layer_decay, choose_optimizer
 from supclap.training.step_values import StepValues
 from supclap.training.text_cache import FrozenTextCallback
@@ -44,32 +45,6 @@ from supclap.training.towers import check_dual_encoder, limit_logit_scale, log_s
 
 # The parts of training that join by themselves where the arguments ask for them.
 PARTS = (EpochCallback, WeightAverage, WeightWarmupCallback, DriftCallback, FrozenTextCallback)
-
-
-def build_criterion(args: SupClapTrainingArguments) -> SupClapLoss:
-    """The objective that the arguments ask for, for the number of pairs of one step on all ranks."""
-    return SupClapLoss(
-        objective=args.objective,
-        svr=args.svr,
-        svr_direction=args.svr_direction,
-        bi_mode=args.bi_mode,
-        radius_predictor=args.radius_predictor,
-        batch_size=args.train_batch_size * args.world_size,
-        alpha=args.svr_weight,
-        beta=args.constraint_weight,
-        radius_init=args.radius_init,
-        radius_range=args.radius_range,
-        share_radius=args.share_radius,
-        sort_negatives=args.sort_negatives,
-        clamp_radius=args.clamp_radius,
-        on_batch_mismatch=args.on_batch_mismatch,
-        normalize_support=args.normalize_support,
-        detach_positive=args.detach_positive,
-        detach_direction=args.detach_direction,
-        pull_weight=args.pull_weight,
-        perpendicular_push=args.perpendicular_push,
-        chunk_size=args.loss_chunk_size,
-    )
 
 
 class _Embedder(torch.nn.Module):
@@ -193,11 +168,8 @@ class SupClapTrainer(CheckpointingTrainer):
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
-        # The forward pass limits these too, but what it sees under FSDP are copies.
+        # The forward pass limits it too, but what it sees under FSDP is a copy.
         limit_logit_scale(self._clap)
-        for radius in self.accelerator.unwrap_model(self.model).criterion.radius:
-            if isinstance(radius, StaticRadius):
-                radius.limit()
         if self.args.features_on_device:
             self.data_collator.add_features(inputs, self.args.device)
         return super().training_step(model, inputs, *args, **kwargs)
@@ -311,7 +283,9 @@ class SupClapTrainer(CheckpointingTrainer):
             ]
         )
         first = text[torch.searchsorted(text_to_audio, torch.arange(len(audio)))]
-        metrics["loss"] = _pool_loss(audio, first, logit_scale(self._clap).detach().cpu(), pool)
+        scale, bias = logit_scale(self._clap).detach().cpu(), getattr(self._clap, "logit_bias", None)
+        bias = None if bias is None else bias.detach().cpu()
+        metrics["loss"] = base_loss(self.args.objective, audio, first, scale, bias, pool)
         labels = [row["label"] for row in rows]
         if None not in labels and len(set(labels)) > 1:
             metrics["zero_shot/accuracy"] = self._zero_shot_accuracy(audio, labels)
@@ -368,12 +342,3 @@ class SupClapTrainer(CheckpointingTrainer):
         counts = torch.tensor([len(captions) for captions in texts])
         text_to_audio = torch.repeat_interleave(torch.arange(len(clips)), counts)
         return torch.stack(clips), torch.cat(texts), text_to_audio, list(rows)
-
-
-def _pool_loss(audio: torch.Tensor, text: torch.Tensor, scale: torch.Tensor, pool_size: int) -> float:
-    """InfoNCE (both directions) of each clip with its first caption, averaged over pools."""
-    losses = []
-    for start in range(0, len(audio) - pool_size + 1, pool_size):
-        logits = scale * text[start : start + pool_size].float() @ audio[start : start + pool_size].float().T
-        losses.append(info_nce(logits) + info_nce(logits.T))
-    return torch.stack(losses).mean().item()

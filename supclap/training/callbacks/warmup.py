@@ -20,8 +20,8 @@ class WeightWarmupCallback(TrainingPart):
     def __init__(self, criterion: SupClapLoss, args: SupClapTrainingArguments):
         self.criterion = criterion
         self.schedules = {
-            "alpha": (args.svr_weight, args.svr_warmup),
-            "beta": (args.constraint_weight, args.constraint_warmup),
+            "svr_weight": (args.svr_weight, args.svr_warmup),
+            "constraint_weight": (args.constraint_weight, args.constraint_warmup),
         }
 
     @classmethod
