@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from modeling_supclap.configuration_supclap import PIPELINE_TASK
 from supclap.errors import DataError
-from supclap.files import CARD, PROCESSOR, TRAINING_CURVES, write_whole
+from supclap.files import CARD, PROCESSOR, TRAINING_CURVES, read_json_object, write_whole
 from supclap.publishing.licenses import UNKNOWN, decide_license, part_licenses
 from supclap.publishing.run_record import Facts
 
@@ -106,7 +106,7 @@ def build_card(folder: str | Path, model_id: str | None = None, license: str | N
         citation=_Verbatim(CITATION),
         model_id=model_id or str(folder),
         pipeline_task=PIPELINE_TASK,
-        label_template=(recipe.get("zero_shot_templates") or ["This is a sound of {}."])[0],
+        label_template=next(iter(recipe.get("zero_shot_templates") or []), None),
         config=config,
         recipe=recipe,
         run=run,
@@ -118,7 +118,7 @@ def build_card(folder: str | Path, model_id: str | None = None, license: str | N
         mel_bands=_mel_bands(extractor),
         window=_window_seconds(facts),
         shortest=1000 * extractor.hop_length / extractor.sampling_rate,
-        text_limit=_text_limit(config),
+        text_limit=_text_limit(facts.folder),
         n_parameters=_parameter_count(facts.folder),
         # its figures
         data_name=facts.data_name,
@@ -279,9 +279,15 @@ def _parameter_count(folder: Path) -> int:
     return total
 
 
-def _text_limit(config: dict[str, Any]) -> int | None:
-    """The tokens of a text that the text encoder reads; `None` where it has no limit."""
-    return config["text_config"].get("max_position_embeddings")
+def _text_limit(folder: Path) -> int | None:
+    """The tokens of a text that the model reads; `None` where it has no limit."""
+    from modeling_supclap import SupClapConfig
+    from processing_supclap.text_supclap import known_limit
+
+    file = folder / "tokenizer_config.json"
+    of_tokenizer = read_json_object(file).get("model_max_length") if file.is_file() else None
+    limit = None if of_tokenizer is None else known_limit(of_tokenizer)
+    return SupClapConfig.from_pretrained(folder).text_limit(limit)
 
 
 # ---- Figures, settings, machine ----
