@@ -425,6 +425,13 @@ def test_the_card_of_a_ced_tells_its_mel_bands_and_window(checkpoint):
     assert "Clips longer than 10.12 s are embedded" in text
 
 
+@pytest.mark.parametrize(("of_tokenizer", "said"), [(40, 40), (10**30, 64)])
+def test_the_limit_of_texts_is_the_lower_one_of_tokenizer_and_positions(checkpoint, of_tokenizer, said):
+    file = checkpoint / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": of_tokenizer}))
+    assert f"The text encoder reads up to {said} tokens;" in write_card(checkpoint).read_text()
+
+
 def test_a_template_with_quotes_is_quoted_in_the_snippet(run_folder):
     template = 'they say "{}" \\ loudly'
     set_recipe(run_folder, zero_shot_templates=[template])
