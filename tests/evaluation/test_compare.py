@@ -13,14 +13,13 @@ from supclap.cli.main import main
 from supclap.errors import CompareError
 from supclap.evaluation import retrieval_metrics, retrieval_ranks
 from supclap.evaluation.compare import compare_runs
-from supclap.evaluation.inputs import CHOSEN_ON
 from supclap.evaluation.intervals import (
     bootstrap_mean_average_precision,
     mean_average_precisions,
     paired_difference,
     permutation_p_value,
 )
-from supclap.evaluation.queries import load_queries, metric_queries, retrieval_queries, save_queries
+from supclap.evaluation.results import CHOSEN_ON, load_queries, metric_queries, retrieval_queries, save_queries
 
 
 def embeddings(noise, seed=0, n_clips=40):
