@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from supclap.data.dataset import caption_languages, check_row
 from supclap.data.languages import nllb_code
+from supclap.data.rows import caption_languages, check_row
 from supclap.evaluation.cache import ClipEncoder
 from supclap.evaluation.intervals import grouped_mean, value_with_interval
 from supclap.evaluation.results import mean_over_languages, metric_queries, retrieval_queries

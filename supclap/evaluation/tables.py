@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from supclap.evaluation.results import CHOSEN_ON
 from supclap.files import write_whole
+from supclap.plots import plot_intervals
 
 
 if TYPE_CHECKING:
@@ -212,8 +213,6 @@ def write_tables(summaries: Sequence[Mapping[str, Any]], folder: str | Path) -> 
     Of a single model there is also `model-index.yaml`, the text that goes between the `---` lines of its card.
     """
     from huggingface_hub import ModelCardData
-
-    from supclap.plots import plot_intervals
 
     folder = Path(folder)
     texts = {"results.md": markdown_table(summaries), "results.csv": csv_table(summaries)}

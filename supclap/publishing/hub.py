@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from supclap.errors import LicenseError, PushError, name_some
 from supclap.files import CARD, CONFIG, MANIFEST, PROCESSOR, RECIPE, RESULTS, RUN, TRAINING_CURVES, read_json_object
-from supclap.publishing.card_facts import Facts
 from supclap.publishing.licenses import decide_license, stated_licenses
 from supclap.publishing.model_card import MARKER, tower_licenses, training_licenses, write_card
+from supclap.publishing.run_record import Facts
 
 
 if TYPE_CHECKING:

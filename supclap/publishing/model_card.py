@@ -1,22 +1,28 @@
-"""The card of a checkpoint, written from the files that a run leaves beside the weights, and `supclap card`."""
+"""The card of a checkpoint, written from the files that a run leaves beside the weights.
 
+This module prepares values; `model_card_template.md` holds the text and the tables. The template escapes every value, so
+that what the rows of a data set say (sources, authors, licenses) can neither break the card nor add to it.
+"""
+
+import html
 import json
 import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modeling_supclap.configuration_supclap import PIPELINE_TASK
-from supclap.files import CARD, PROCESSOR, TRAINING_CURVES, write_whole
-from supclap.publishing.card_facts import Facts
-from supclap.publishing.licenses import UNKNOWN, LicenseVerdict, decide_license, part_licenses
+from supclap.errors import DataError
+from supclap.files import CARD, PROCESSOR, TRAINING_CURVES, read_json_object, write_whole
+from supclap.publishing.licenses import UNKNOWN, decide_license, part_licenses
+from supclap.publishing.run_record import Facts
 
 
 if TYPE_CHECKING:
-    from huggingface_hub import EvalResult, ModelCard
-    from transformers import SequenceFeatureExtractor
+    from huggingface_hub import ModelCard
 
 TEMPLATE = Path(__file__).parent / "model_card_template.md"
-MARKER = "<!-- Written by `supclap "  # also of `supclap convert`, whose README a card replaces
+MARKER = "<!-- Written by `supclap "  # `supclap convert` begins its README so too, and a card may replace it
 CITATION = """@inproceedings{luo2026supclap,
   title     = {{SupCLAP}: Controlling Optimization Trajectory Drift in Audio-Text Contrastive Learning with Support
                Vector Regularization},
@@ -26,37 +32,14 @@ CITATION = """@inproceedings{luo2026supclap,
   year      = {2026},
   note      = {arXiv:2509.21033}
 }"""
-# In the order of the table; the others of a recipe are in recipe.json.
+# The settings that the card lists, in this order. recipe.json has all of them.
 HYPER_PARAMETERS = (
-    "learning_rate",
-    "text_learning_rate",
-    "radius_learning_rate",
-    "lr_scheduler_type",
-    "warmup_steps",
-    "optim",
-    "adam_beta1",
-    "adam_beta2",
-    "weight_decay",
-    "max_grad_norm",
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "max_steps",
-    "num_train_epochs",
-    "bf16",
-    "fp16",
-    "seed",
-    "freeze_text",
-    "frozen_text_layers",
-    "freeze_audio",
-    "max_duration",
-    "corpora",
-    "epoch_size",
-    "language_weights",
-    "exclude_leaks_of",
-    "choose_checkpoint_on",
-    "scenes",
-    "waveform_augment",
-    "spectrogram_augment",
+    *("learning_rate", "text_learning_rate", "radius_learning_rate", "lr_scheduler_type", "warmup_steps"),
+    *("optim", "adam_beta1", "adam_beta2", "weight_decay", "max_grad_norm"),
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "max_steps", "num_train_epochs"),
+    *("bf16", "fp16", "seed", "freeze_text", "frozen_text_layers", "freeze_audio"),
+    *("max_duration", "corpora", "epoch_size", "language_weights", "exclude_leaks_of", "choose_checkpoint_on"),
+    *("scenes", "waveform_augment", "spectrogram_augment"),
 )
 
 
@@ -67,9 +50,9 @@ def write_card(
 
     Args:
         folder: The checkpoint.
-        model_id: What the snippets load: a Hub id; the folder when omitted.
+        model_id: The Hub id that the snippets load; the folder when omitted.
         license: The license of the weights; see [`~supclap.publishing.licenses.decide_license`].
-        force: Overwrite a `README.md` that is not a card of ours.
+        force: Whether to overwrite a `README.md` that is no card of ours.
 
     Returns:
         The path of the card.
@@ -78,6 +61,7 @@ def write_card(
         LicenseError: A part or the data is non-commercial, and the license is not.
         FileExistsError: There is a `README.md` that this function did not write.
         FileNotFoundError: The folder holds no checkpoint.
+        DataError: A file of the checkpoint is damaged.
     """
     path = Path(folder) / CARD
     card = build_card(folder, model_id, license)
@@ -93,17 +77,21 @@ def build_card(folder: str | Path, model_id: str | None = None, license: str | N
     """The card of a checkpoint as a [`huggingface_hub.ModelCard`]; see [`write_card`]."""
     from huggingface_hub import ModelCard, ModelCardData
 
+    from supclap.evaluation.results import CHOSEN_ON
+    from supclap.evaluation.tables import model_index, size_text, task_title
+
     facts = Facts.read(folder)
-    name = (model_id or str(facts.folder.resolve())).rstrip("/").rsplit("/", 1)[-1]
+    recipe, config, run = facts.recipe, facts.config, facts.run
     verdict = decide_license(tower_licenses(facts), training_licenses(facts), license)
-    results = evaluation_results(facts)
-    sigmoid = facts.config.get("logit_bias_init_value") is not None
-    extractor = _extractor(facts)
+    revision = run.get("data", {}).get("test", {}).get("revision")
+    entries = [entry for entry in facts.results.get("results", []) if entry.get("metrics")]
+    results = model_index(facts.results, revision) if entries else []
+    name = (model_id or str(facts.folder.resolve())).rstrip("/").rsplit("/", 1)[-1]
     data = ModelCardData(
         model_name=name,
         license=verdict.license,
         license_name=verdict.name,
-        license_link=f"{CARD}#licence" if verdict.name else None,
+        license_link=f"{CARD}#license" if verdict.name else None,
         library_name="transformers",
         pipeline_tag="zero-shot-audio-classification",
         base_model=_base_models(facts) or None,
@@ -111,26 +99,87 @@ def build_card(folder: str | Path, model_id: str | None = None, license: str | N
         eval_results=results or None,
         co2_eq_emissions=_emissions(facts),
     )
-    return ModelCard.from_template(
-        data,
-        template_str=TEMPLATE.read_text(encoding="utf-8"),
-        model_id=_quoted(model_id or str(folder)),
-        summary=_summary(facts),
+    extractor = _extractor(facts)
+    text = _template().render(
+        model_name=name,
+        card_data=_Verbatim(data.to_yaml()),
+        citation=_Verbatim(CITATION),
+        model_id=model_id or str(folder),
         pipeline_task=PIPELINE_TASK,
-        template=_quoted((facts.recipe.get("zero_shot_templates") or ["This is a sound of {}."])[0]),
+        label_template=next(iter(recipe.get("zero_shot_templates") or []), None),
+        config=config,
+        recipe=recipe,
+        run=run,
+        results=facts.results,
+        # the model
+        objective=_objective(recipe),
+        towers=[_tower(config, tower) for tower in ("audio", "text")],
         sampling_rate=extractor.sampling_rate,
-        architecture=_architecture(facts),
-        evaluation=_evaluation(facts, results),
-        training=_training(facts),
-        data=_data(facts),
-        compute=_compute(facts),
-        license=_license(verdict),
-        probability=", unless asked for with `multi_label=True`" if sigmoid else "",
-        text_limit=_text_limit(facts.config["text_config"]),
-        window=f"{_window_seconds(facts):g}",
-        shortest=f"{1000 * extractor.hop_length / extractor.sampling_rate:g}",
-        citation=CITATION,
+        mel_bands=_mel_bands(extractor),
+        window=_window_seconds(facts),
+        shortest=1000 * extractor.hop_length / extractor.sampling_rate,
+        text_limit=_text_limit(facts.folder),
+        n_parameters=_parameter_count(facts.folder),
+        # its figures
+        data_name=facts.data_name,
+        revision=revision,
+        chosen=CHOSEN_ON[facts.results.get("chosen_on")],
+        tasks=[(task_title(entry), size_text(entry), entry.get("record", {})) for entry in entries],
+        test_scenes=recipe.get("test_scenes") and _shown(recipe["test_scenes"]),
+        figures=[_figure(result) for result in results],
+        # its training
+        start=_shown(recipe.get("checkpoint")),
+        text_start=_shown(recipe.get("text_model")),
+        audio_start=_shown(recipe.get("audio_model")),
+        settings=_settings(recipe),
+        curves=TRAINING_CURVES if (facts.folder / TRAINING_CURVES).exists() else None,
+        hardware=_hardware(facts) if run else None,
+        emissions=facts.emissions,
+        verdict=verdict,
     )
+    return ModelCard(text)
+
+
+# ---- The template ----
+
+
+class _Verbatim(str):
+    """Text that the template writes as it is."""
+
+
+def _template() -> Any:
+    """The template, in which every value that is not [`_Verbatim`] is escaped."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        finalize=_escape, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"code": _code, "python": _python, "counted": _counted}
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+
+
+def _escape(value: Any) -> str:
+    """A value in one line, with the characters escaped that HTML or Markdown would read as more than text."""
+    if isinstance(value, _Verbatim):
+        return value
+    text = html.escape(" ".join(str(value).split()), quote=False)
+    # a bracket after a bracket makes a link or an image of both
+    return re.sub(r"[\\*|]|(?<=\])[(\[]", r"\\\g<0>", text)
+
+
+def _code(value: Any) -> str:
+    """A value as code within a line, in which no character but the backtick has a meaning."""
+    return _Verbatim(f"`{' '.join(str(value).split()).replace('`', chr(39))}`")
+
+
+def _python(value: str) -> str:
+    """A string as Python code writes it, in double quotes."""
+    return _Verbatim(json.dumps(value, ensure_ascii=False))
+
+
+def _counted(counts: dict[str, int | None]) -> str:
+    """`CC0 1.0 (120), CC BY 3.0 (17)`."""
+    return ", ".join(name if count is None else f"{name} ({count:,})" for name, count in counts.items())
 
 
 # ---- Licenses ----
@@ -141,124 +190,30 @@ def tower_licenses(facts: Facts) -> dict[str, str]:
     recipe, config = facts.recipe, facts.config
     recorded = facts.run.get("licences", {})
     base = (
-        f"model that training went on from ({_shown(recipe['model'])})"
-        if recipe.get("model")
+        f"model that training went on from ({_shown(recipe['checkpoint'])})"
+        if recipe.get("checkpoint")
         else "published checkpoint that was converted"
     )
-    names = {
-        "model": f"The {base}",
-        "text_encoder": f"The text encoder ({_shown(recipe.get('text_model') or config['text_config']['model_type'])})",
-        "audio_encoder": f"The audio encoder ({_shown(recipe.get('audio_model') or config['audio_config']['model_type'])})",
-    }
-    found = part_licenses(recipe, config)
+    names = {"model": f"The {base}"}
+    for tower in ("text", "audio"):
+        name = _shown(recipe.get(f"{tower}_model") or config[f"{tower}_config"]["model_type"])
+        names[f"{tower}_encoder"] = f"The {tower} encoder ({name})"
     return {
         names[part]: recorded[part] if recorded.get(part, UNKNOWN) != UNKNOWN else license
-        for part, license in found.items()
+        for part, license in part_licenses(recipe, config).items()
     }
 
 
 def training_licenses(facts: Facts) -> set[str]:
-    if not facts.run:
-        return {"unknown"}
-    return set(facts.run["data"]["train"]["licences"])
+    """The licenses that the rows of the training data state."""
+    return set(facts.run["data"]["train"]["licences"]) if facts.run else {UNKNOWN}
 
 
-def _is_random_audio(facts: Facts) -> bool:
-    from modeling_supclap.configuration_supclap import CED_SIZES
-
-    return facts.recipe.get("audio_model") in CED_SIZES
+# ---- The model ----
 
 
-def _shown(name: str | None) -> str:
-    """A Hub id or relative folder as it is; of an absolute path, which may tell who trained where, the last part."""
-    return Path(name).name if name and Path(name).is_absolute() else str(name)
-
-
-def _base_models(facts: Facts) -> list[str]:
-    """Hub ids among the models that the recipe names; folders and packages are none."""
-    names = [facts.recipe.get(key) for key in ("model", "text_model", "audio_model")]
-    return [name for name in names if name and name.count("/") == 1 and ":" not in name and not Path(name).exists()]
-
-
-# ---- Figures ----
-
-
-def evaluation_results(facts: Facts) -> list["EvalResult"]:
-    """The entries of `model-index`: each metric with its interval, number of queries, data, revision and protocol."""
-    from supclap.evaluation.tables import eval_result
-
-    results = facts.results
-    test = facts.run.get("data", {}).get("test", {})
-    common = {
-        "dataset_name": facts.data_name,
-        "dataset_type": facts.data_name,
-        "dataset_split": "test",
-        "dataset_revision": test.get("revision"),
-    }
-    pool = results.get("pool_size")
-    retrieval = {"n_clips": results.get("n_clips"), "pool_size": pool or results.get("n_clips")}
-    if facts.recipe.get("test_scenes"):
-        retrieval["scenes"] = dict(facts.recipe["test_scenes"])
-    chosen_on = results.get("chosen_on")
-    if len(results.get("languages") or ()) > 1:
-        retrieval["mean_over_languages"] = results["languages"]
-    entries = [
-        eval_result("retrieval", name, metric, chosen_on, dataset_args=retrieval, **common)
-        for name, metric in (results.get("retrieval") or {}).items()
-    ]
-    zero_shot = results.get("zero_shot")
-    if zero_shot:
-        protocol = {"n_labels": zero_shot["n_labels"], "templates": zero_shot["templates"]}
-        entries.append(
-            eval_result("zero_shot", "accuracy", zero_shot["accuracy"], chosen_on, dataset_args=protocol, **common)
-        )
-    return entries
-
-
-def _evaluation(facts: Facts, results: list["EvalResult"]) -> str:
-    if not results:
-        return "Not evaluated."
-    from supclap.evaluation.tables import CHOSEN_ON
-
-    lines = []
-    chosen = CHOSEN_ON[facts.results.get("chosen_on")]
-    revision = facts.run.get("data", {}).get("test", {}).get("revision")
-    lines.append(
-        f"Measured at the end of the run on the test split of `{facts.data_name}`"
-        + (f" (hash of ids and captions {revision})" if revision else "")
-        + f", one run, seed {facts.results.get('seed')}; {chosen}. Intervals are 95 % bootstrap intervals over clips."
-    )
-    args = next((entry.dataset_args for entry in results if entry.task_type == "audio-text-retrieval"), None)
-    if args:
-        scenes = f" of scenes mixed from the clips ({_inline(args['scenes'])})" if "scenes" in args else ""
-        lines.append(f"Retrieval{scenes}: {args['n_clips']} clips in pools of {args['pool_size']}, all captions.")
-        if "mean_over_languages" in args:
-            languages = ", ".join(args["mean_over_languages"])
-            lines.append(f"Each metric of it is the unweighted mean over {languages}, each language on its own.")
-    zero_shot = facts.results.get("zero_shot")
-    if zero_shot:
-        templates = ", ".join(f"`{template}`" for template in zero_shot["templates"])
-        lines.append(f"Zero-shot classification: {zero_shot['n_labels']} classes, templates {templates}.")
-    table = ["| metric | % | 95 % interval | n |", "| --- | ---: | --- | ---: |"]
-    for entry in results:
-        interval = " to ".join(f"{end:.1f}" for end in entry.metric_args.get("interval_95", [])) or "none"
-        name = f"{entry.task_name.lower()}: {entry.metric_name}"
-        table.append(f"| {name} | {entry.metric_value:.1f} | {interval} | {entry.metric_args['n']:,} |")
-    return "\n".join(lines) + "\n\n" + "\n".join(table)
-
-
-# ---- Sections ----
-
-
-def _summary(facts: Facts) -> str:
-    return (
-        "An audio-text dual encoder (CLAP): it embeds sounds and texts into one space"
-        f" of {facts.config['projection_dim']} dimensions. {_objective(facts)}"
-    ).strip()
-
-
-def _objective(facts: Facts) -> str:
-    recipe = facts.recipe
+def _objective(recipe: dict[str, Any]) -> str:
+    """A sentence about the loss; empty without a recipe."""
     if not recipe:
         return ""
     base = {"infonce": "InfoNCE in both directions, summed", "siglip": "the sigmoid loss"}[recipe["objective"]]
@@ -273,47 +228,25 @@ def _objective(facts: Facts) -> str:
     )
 
 
-def _architecture(facts: Facts) -> str:
-    rows = []
-    for tower in ("audio", "text"):
-        config = facts.config[f"{tower}_config"]
-        if config["model_type"] == "clap_audio_model":  # whose num_hidden_layers counts its stages
-            config = {**config, "num_hidden_layers": sum(config["depths"])}
-        size = ", ".join(
-            f"{config[key]} {unit}"
-            for key, unit in (
-                ("num_hidden_layers", "layers"),
-                ("encoder_layers", "layers"),
-                ("hidden_size", "wide"),
-                ("d_model", "wide"),
-            )
-            if config.get(key)
-        )
-        rows.append(f"- {tower} encoder: `{config['model_type']}`, {size}")
-    layers = facts.config.get("projection_num_layers")
-    rows.append(
-        f"- projections: {layers} linear layer{'s' if layers != 1 else ''} each, to {facts.config['projection_dim']}"
+def _tower(config: dict[str, Any], tower: str) -> tuple[str, str, str]:
+    """The name of an encoder, its type and its size in words."""
+    encoder = config[f"{tower}_config"]
+    # the num_hidden_layers of an HTS-AT counts its stages
+    layers = (
+        sum(encoder["depths"]) if encoder["model_type"] == "clap_audio_model" else encoder.get("num_hidden_layers")
     )
-    extractor = _extractor(facts)
-    features = getattr(extractor, "encoder_feature_extractor", extractor)
-    bands = getattr(features, "num_mel_bins", features.feature_size)  # the first is AST's name
-    rows.append(
-        f"- input: {extractor.sampling_rate} Hz mono (other rates and channels are converted), "
-        + ("the waveform itself" if bands == 1 else f"{bands} mel bands")
-    )
-    count = _parameter_count(facts.folder)
-    if count:
-        rows.append(f"- parameters: {count / 1e6:.1f} million")
-    return "\n".join(rows)
+    layers, width = layers or encoder.get("encoder_layers"), encoder.get("hidden_size") or encoder.get("d_model")
+    size = [f"{number} {unit}" for number, unit in ((layers, "layers"), (width, "wide")) if number]
+    return tower, encoder["model_type"], ", ".join(size)
 
 
-def _extractor(facts: Facts) -> "SequenceFeatureExtractor":
+def _extractor(facts: Facts) -> Any:
     import processing_supclap
 
     fields = facts.processor["feature_extractor"]
     kinds = ("SupClapFeatureExtractor", "SupClapEncoderFeatureExtractor")
     if fields["feature_extractor_type"] not in kinds:
-        raise ValueError(
+        raise DataError(
             f"{facts.folder / PROCESSOR}: feature_extractor_type is {fields['feature_extractor_type']!r}, not one of "
             f"{', '.join(kinds)}. Save the processor again."
         )
@@ -329,6 +262,13 @@ def _window_seconds(facts: Facts) -> float:
     return (extractor.window_samples or facts.config["audio_window"]) / extractor.sampling_rate
 
 
+def _mel_bands(extractor: Any) -> int | None:
+    """The mel bands of the features; `None` where the encoder takes the waveform itself."""
+    features = getattr(extractor, "encoder_feature_extractor", extractor)
+    bands = getattr(features, "num_mel_bins", features.feature_size)  # that of AST has the first name
+    return None if bands == 1 else bands
+
+
 def _parameter_count(folder: Path) -> int:
     from safetensors import safe_open
 
@@ -339,64 +279,40 @@ def _parameter_count(folder: Path) -> int:
     return total
 
 
-def _training(facts: Facts) -> str:
-    if not facts.recipe:
-        return "Nothing is recorded about the training."
-    text = _shown(facts.recipe.get("text_model") or facts.recipe.get("model"))
-    audio = "random weights" if _is_random_audio(facts) else f"`{_shown(facts.recipe.get('audio_model'))}`"
-    start = f"Started from `{text}`" + ("." if facts.recipe.get("model") else f" (text) and {audio} (audio).")
-    rows = ["| hyper-parameter | value |", "| --- | --- |"]
-    overridden = {"num_train_epochs"} if (facts.recipe.get("max_steps") or 0) > 0 else set()
-    rows += [
-        f"| {key} | {_inline(_without_folders(facts.recipe[key]))} |"
-        for key in HYPER_PARAMETERS
-        if key not in overridden and facts.recipe.get(key) not in (None, False)
-    ]
-    curves = (
-        f"\n\n![Loss, radius and retrieval over the steps]({TRAINING_CURVES})"
-        if (facts.folder / TRAINING_CURVES).exists()
-        else ""
-    )
-    return f"{start} {_objective(facts)}\n\n" + "\n".join(rows) + curves
+def _text_limit(folder: Path) -> int | None:
+    """The tokens of a text that the model reads; `None` where it has no limit."""
+    from modeling_supclap import SupClapConfig
+    from processing_supclap.text_supclap import known_limit
+
+    file = folder / "tokenizer_config.json"
+    of_tokenizer = read_json_object(file).get("model_max_length") if file.is_file() else None
+    limit = None if of_tokenizer is None else known_limit(of_tokenizer)
+    return SupClapConfig.from_pretrained(folder).text_limit(limit)
 
 
-def _data(facts: Facts) -> str:
-    if not facts.run:
-        return "Nothing is recorded about the training data."
-    rows = ["| split | clips | hours | licences | hash |", "| --- | ---: | ---: | --- | --- |"]
-    for split, data in facts.run["data"].items():
-        hours = "unknown" if data["hours"] is None else f"{data['hours']:.3g}"
-        clips = "a stream" if data["n_clips"] is None else f"{data['n_clips']:,}"
-        revision = data["revision"] or data["streamed"]
-        rows.append(f"| {split} | {clips} | {hours} | {_counted(data['licences'])} | {revision} |")
-    train = facts.run["data"]["train"]
-    sources = _counted(train["sources"])
-    authors = f"\n\nAuthors named by the training rows: {', '.join(train['authors'])}." if train["authors"] else ""
-    mixture = ""
-    if train.get("mixture"):
-        mixture = f"\n\nAn epoch of the mixture takes so many clips of each: {_counted(train['mixture'])}."
-    return (
-        f"`{facts.data_name}`.\n\n"
-        + "\n".join(rows)
-        + f"{mixture}\n\nSources of the training clips: {sources}.{authors}"
-    )
+# ---- Figures, settings, machine ----
 
 
-def _counted(counts: dict[str, int | None]) -> str:
-    return ", ".join(name if count is None else f"{name} ({count:,})" for name, count in counts.items())
+def _figure(result: Any) -> tuple[str, str, str, int]:
+    """A row of the table of figures: name, value, interval and number of queries of an entry of the `model-index`."""
+    task = result.task_name.lower() + (f" ({result.dataset_config})" if result.dataset_config else "")
+    unit = "rank " if result.metric_args["unit"] == "rank" else ""
+    interval = " to ".join(f"{end:.1f}" for end in result.metric_args.get("interval_95", [])) or "none"
+    value = f"{unit}{result.metric_value:.1f}"
+    return f"{task}: {result.metric_name}", value, interval, result.metric_args["n"]
 
 
-def _compute(facts: Facts) -> str:
-    if not facts.run:
-        return "Nothing is recorded about the hardware or the time."
-    run, machine = facts.run, facts.run["machine"]
-    resumed = f" (this part of a resumed run; the time before step {run['first_step']} is not recorded)"
-    versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
-    return (
-        f"{_hardware(facts)}, {machine['processes']} process(es) of {machine['threads']} thread(s). Steps {run['first_step']} to "
-        f"{run['last_step']} with their validation took {run['seconds'] / 60:.1f} minutes"
-        f"{resumed if run['first_step'] else ''}. Python {machine['python']}, {versions}. {_emissions_text(facts)}"
-    )
+def _settings(recipe: dict[str, Any]) -> list[tuple[str, str]]:
+    """The hyper-parameters that were set, and their values as text."""
+    overridden = {"num_train_epochs"} if (recipe.get("max_steps") or 0) > 0 else set()
+    names = [name for name in HYPER_PARAMETERS if name not in overridden and recipe.get(name) not in (None, False)]
+    return [(name, _shown(recipe[name])) for name in names]
+
+
+def _base_models(facts: Facts) -> list[str]:
+    """The Hub ids among the models that the recipe names; folders and packages are none."""
+    names = [facts.recipe.get(key) for key in ("checkpoint", "text_model", "audio_model")]
+    return [name for name in names if name and name.count("/") == 1 and ":" not in name and not Path(name).exists()]
 
 
 def _hardware(facts: Facts) -> str:
@@ -405,61 +321,28 @@ def _hardware(facts: Facts) -> str:
     return f"{len(accelerators)} x {accelerators[0]}" if accelerators else machine["processor"]
 
 
-def _emissions(facts: Facts) -> dict | None:
-    """The entry of the card's metadata, in the Hub's unit."""
+def _emissions(facts: Facts) -> dict[str, Any] | None:
+    """The emissions for the metadata of the card, which the Hub counts in grams."""
     if not (facts.run and facts.emissions):
         return None
     return {
-        "emissions": float(f"{1000 * sum(facts.emissions):.4g}"),  # g
+        "emissions": float(f"{1000 * sum(facts.emissions):.4g}"),
         "source": "codecarbon",
-        "training_type": "fine-tuning" if facts.recipe.get("model") else "pre-training",
+        "training_type": "fine-tuning" if facts.recipe.get("checkpoint") else "pre-training",
         "hardware_used": _hardware(facts),
     }
 
 
-def _emissions_text(facts: Facts) -> str:
-    if not facts.emissions:
-        return (
-            "Energy and CO2 were not measured; with `pip install codecarbon` and `report_to: codecarbon` in the "
-            "`training` section a run measures them."
-        )
-    processes = len(facts.emissions)
-    parts = (
-        f" in the {processes} of its parts that were not killed" if processes > 1 or facts.run["first_step"] else ""
-    )
-    return f"By codecarbon's estimate, training emitted {sum(facts.emissions):.3g} kg of CO2 equivalents{parts}."
+def _shown(value: Any) -> str:
+    """A value of a recipe as text. Of an absolute path, which may tell who trained where, it shows the last part."""
 
+    def without_folders(item: Any) -> Any:
+        if isinstance(item, dict):
+            return {key: without_folders(each) for key, each in item.items()}
+        if isinstance(item, list):
+            return [without_folders(each) for each in item]
+        return Path(item).name if isinstance(item, str) and Path(item).is_absolute() else item
 
-def _license(verdict: LicenseVerdict) -> str:
-    name = verdict.name or verdict.license
-    reasons = "\n".join(f"- {reason}" for reason in verdict.reasons)
-    return f"Weights: {name}. The code that travels with them: Apache-2.0." + (f"\n\n{reasons}" if reasons else "")
-
-
-def _text_limit(config: dict) -> str:
-    limit = config.get("max_position_embeddings")
-    return f"up to {limit} tokens" if limit else "as many tokens as its tokenizer allows"
-
-
-def _quoted(text: str) -> str:
-    """A string as Python code writes it, in double quotes."""
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _without_folders(value: Any) -> Any:
-    """A value of a recipe with absolute paths as [`_shown`] writes them."""
-    if isinstance(value, dict):
-        return {key: _without_folders(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_folders(item) for item in value]
-    return _shown(value) if isinstance(value, str) else value
-
-
-def _inline(value: Any) -> str:
-    return (
-        f"{value:g}"
-        if isinstance(value, float)
-        else json.dumps(value)
-        if isinstance(value, dict | list)
-        else str(value)
-    )
+    if isinstance(value, float):
+        return f"{value:g}"
+    return json.dumps(without_folders(value)) if isinstance(value, dict | list) else str(without_folders(value))

@@ -9,7 +9,6 @@ import scipy.stats
 from sklearn.metrics import average_precision_score
 
 from supclap.cli.compare import comparison_table
-from supclap.cli.main import main
 from supclap.errors import CompareError
 from supclap.evaluation import retrieval_metrics, retrieval_ranks
 from supclap.evaluation.compare import compare_runs
@@ -20,6 +19,7 @@ from supclap.evaluation.intervals import (
     permutation_p_value,
 )
 from supclap.evaluation.results import CHOSEN_ON, load_queries, metric_queries, retrieval_queries, save_queries
+from supclap_cli import main
 
 
 def embeddings(noise, seed=0, n_clips=40):

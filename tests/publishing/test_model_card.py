@@ -16,15 +16,16 @@ from huggingface_hub import ModelCard
 from transformers import Wav2Vec2Model
 
 from supclap import SupClapEncoderFeatureExtractor, SupClapModel, SupClapProcessor
-from supclap.cli.main import main
 from supclap.data import CorpusMixture, build_manifest
+from supclap.data.arguments import DataArguments
 from supclap.data.rows import LazyRows
 from supclap.errors import LicenseError
 from supclap.evaluation.tables import CHOSEN_ON, model_index
 from supclap.publishing.model_card import MARKER, build_card, write_card
 from supclap.publishing.run_record import record_run
-from supclap.recipes.parser import DataArguments, ModelArguments
+from supclap.recipes.arguments import ModelArguments
 from supclap.training.arguments import SupClapTrainingArguments
+from supclap_cli import main
 from support.builders import ENCODERS, build_with_encoder
 
 
@@ -42,20 +43,38 @@ ROWS = {
     ],
     "test": [{"id": "c", "captions": ["a cat", "a cat meows"], "licence": "CC0 1.0"}],
 }
-RESULTS = {
-    "seed": 3,
-    "steps": 12,
-    "chosen_on": "last",
-    "retrieval": {"text_to_audio/recall@1": {"value": 0.25, "low": 0.125, "high": 0.5, "n": 2}},
+RECALL = {"value": 0.25, "low": 0.125, "high": 0.5, "n": 2}
+ENTRY = {"status": "done", "language": None, "data": "tones", "split": "test", "n_clips": 1, "record": {}}
+RETRIEVAL = {
+    **ENTRY,
+    "task": "retrieval",
+    "kind": "retrieval",
+    "n_texts": 2,
     "pool_size": None,
-    "n_clips": 1,
-    "zero_shot": {
-        "accuracy": {"value": 0.75, "low": 0.5, "high": 1.0, "n": 4},
-        "n_labels": 2,
-        "templates": ["a {} sound"],
-        "per_class": {},
-    },
+    "metrics": {"text_to_audio/recall@1": RECALL},
 }
+ZERO_SHOT = {
+    **ENTRY,
+    "task": "zero_shot",
+    "kind": "zero_shot",
+    "n_clips": 4,
+    "n_labels": 2,
+    "record": {"templates": ["a {} sound"]},
+    "metrics": {"accuracy": {"value": 0.75, "low": 0.5, "high": 1.0, "n": 4}},
+}
+
+
+def results_of(*entries, chosen_on="last"):
+    """What the end of a training run writes."""
+    head = {"checkpoint": "outputs/x", "fingerprint": "f" * 32, "suite": "test", "seed": 3, "steps": 12}
+    return {**head, "chosen_on": chosen_on, "results": list(entries)}
+
+
+RESULTS = results_of(RETRIEVAL, ZERO_SHOT)
+
+
+def set_results(folder, *entries, **head):
+    (folder / "results.json").write_text(json.dumps(results_of(*entries, **head)))
 
 
 def manifest_of(splits):
@@ -73,7 +92,7 @@ def run_folder(checkpoint, tmp_path):
     encoder.mkdir()
     (encoder / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
     recipe = {
-        **dataclasses.asdict(ModelArguments(text_model=str(encoder), audio_model="ced-tiny")),
+        **dataclasses.asdict(ModelArguments(text_model=str(encoder), audio_model="random:ced-tiny")),
         **dataclasses.asdict(DataArguments(data_dir="some/where/tones")),
         **SupClapTrainingArguments(str(tmp_path / "out"), zero_shot_templates=["a {} sound"]).to_dict(),
     }
@@ -110,12 +129,13 @@ def test_model_index_holds_every_figure_with_interval_number_revision_and_protoc
     data = ModelCard.load(write_card(run_folder)).data
     retrieval, zero_shot = data.eval_results
     assert (retrieval.metric_type, retrieval.metric_value) == ("text_to_audio/recall@1", 25.0)
-    assert retrieval.metric_args == {"chosen_on": "last", "unit": "%", "interval_95": [12.5, 50.0], "n": 2}
-    assert retrieval.dataset_args == {"n_clips": 1, "pool_size": 1}
+    shared = {"chosen_on": "last", "fingerprint": "f" * 32, "unit": "%"}
+    assert retrieval.metric_args == {**shared, "interval_95": [12.5, 50.0], "n": 2}
+    assert retrieval.dataset_args == {"n_clips": 1, "n_texts": 2}
     assert retrieval.dataset_revision == describe_split(ROWS["test"])["revision"]
-    assert (retrieval.dataset_name, retrieval.dataset_split) == ("tones", "test")
+    assert (retrieval.dataset_type, retrieval.dataset_split) == ("tones", "test")
     assert (zero_shot.task_type, zero_shot.metric_value) == ("zero-shot-audio-classification", 75.0)
-    assert zero_shot.dataset_args == {"n_labels": 2, "templates": ["a {} sound"]}
+    assert zero_shot.metric_args == {**shared, "templates": ["a {} sound"], "interval_95": [50.0, 100.0], "n": 4}
     assert {"custom_code", "sentence-transformers"} <= set(data.tags)
 
 
@@ -146,34 +166,68 @@ def test_a_number_of_epochs_that_max_steps_overrides_is_not_listed(run_folder, m
 
 @pytest.mark.parametrize("chosen_on", [None, "validation", "test", "last"])
 def test_the_card_and_its_index_say_how_the_checkpoint_was_chosen(run_folder, chosen_on):
-    (run_folder / "results.json").write_text(json.dumps({**RESULTS, "chosen_on": chosen_on}))
+    set_results(run_folder, RETRIEVAL, ZERO_SHOT, chosen_on=chosen_on)
     card = ModelCard.load(write_card(run_folder))
     assert CHOSEN_ON[chosen_on] in card.text
     assert {entry.metric_args["chosen_on"] for entry in card.data.eval_results} == {chosen_on or "not recorded"}
     assert ("recall@1 (checkpoint chosen on test) |" in card.text) == (chosen_on == "test")
 
 
-def test_a_card_and_an_evaluation_write_the_same_entry_for_the_same_figure(run_folder):
-    ours = ModelCard.load(write_card(run_folder)).data.eval_results[0]
-    entry = {"task": "t", "kind": "retrieval", "language": None, "status": "done", "data": "d", "split": "test"}
-    summary = {"chosen_on": "last", "fingerprint": "f", "results": [{**entry, "metrics": RESULTS["retrieval"]}]}
-    (other,) = model_index(summary)
-    for key in ("task_type", "task_name", "metric_type", "metric_name", "metric_value"):
-        assert getattr(ours, key) == getattr(other, key)
-    assert {**ours.metric_args, "fingerprint": "f"} == other.metric_args
+def test_a_card_and_an_evaluation_write_the_same_entries_for_the_same_figures(run_folder):
+    (run_folder / "run.json").unlink()  # it has the revision of the data, which an evaluation does not know
+    assert ModelCard.load(write_card(run_folder)).data.eval_results == model_index(RESULTS)
 
 
 def test_a_figure_without_an_interval_is_written_without_one(run_folder):
     only = {"value": 1.0, "low": None, "high": None, "n": 1}
-    (run_folder / "results.json").write_text(json.dumps({**RESULTS, "retrieval": {"text_to_audio/recall@1": only}}))
+    set_results(run_folder, {**RETRIEVAL, "metrics": {"text_to_audio/recall@1": only}})
     assert "recall@1 | 100.0 | none | 1 |" in write_card(run_folder).read_text()
 
 
+def test_a_median_rank_is_no_percentage(run_folder):
+    median = {"value": 2.0, "low": None, "high": None, "n": 2}
+    set_results(run_folder, {**RETRIEVAL, "metrics": {"text_to_audio/median_rank": median}})
+    assert "text to audio, median rank | rank 2.0 | none | 2 |" in write_card(run_folder).read_text()
+
+
 def test_the_card_says_over_which_languages_a_figure_is_a_mean(run_folder):
-    (run_folder / "results.json").write_text(json.dumps({**RESULTS, "languages": ["eng_Latn", "fra_Latn"]}))
+    codes = ["eng_Latn", "fra_Latn"]
+    each = [{**RETRIEVAL, "language": code} for code in codes]
+    set_results(run_folder, *each, {**RETRIEVAL, "language": "mean", "record": {"languages": codes}})
     card = ModelCard.load(write_card(run_folder))
-    assert "unweighted mean over eng_Latn, fra_Latn" in card.text
-    assert card.data.eval_results[0].dataset_args["mean_over_languages"] == ["eng_Latn", "fra_Latn"]
+    assert "- retrieval (mean): 1 clips, 2 captions; the unweighted mean over eng_Latn, fra_Latn" in card.text
+    assert "| audio-text retrieval (fra_Latn): text to audio, recall@1 | 25.0 | 12.5 to 50.0 | 2 |" in card.text
+    by_language = {entry.dataset_config: entry.metric_args.get("languages") for entry in card.data.eval_results}
+    assert by_language == {"eng_Latn": None, "fra_Latn": None, "mean": codes}
+
+
+def test_the_card_says_how_many_clips_a_pool_has_and_which_templates_were_used(run_folder):
+    set_results(run_folder, {**RETRIEVAL, "n_clips": 300, "pool_size": 100}, ZERO_SHOT)
+    text = write_card(run_folder).read_text()
+    assert "- retrieval: 300 clips, in pools of 100, 2 captions\n" in text
+    assert "- zero_shot: 4 clips, 2 classes, templates `a {} sound`\n" in text
+
+
+def test_results_of_an_older_version_are_not_shown(run_folder):
+    old = {"seed": 3, "chosen_on": "last", "retrieval": {"text_to_audio/recall@1": RECALL}}
+    (run_folder / "results.json").write_text(json.dumps(old))
+    card = ModelCard.load(write_card(run_folder))
+    assert card.data.eval_results is None
+    assert "were written by an older version and are not shown" in card.text
+
+
+def test_what_the_rows_of_the_data_say_cannot_add_to_the_card(run_folder):
+    author = "Eve<script>alert(1)</script>\n\n## Licence\n\nMIT ![t](http://evil.example/t.png)"
+    licence = "CC-BY | [free](http://evil.example)\n# Free"
+    row = {**ROWS["train"][0], "author": author, "licence": licence, "source": "a`b*c\n\n# d"}
+    record_run(run_folder, manifest_of({**ROWS, "train": [row]}), seconds=1, first_step=0, last_step=1)
+    text = write_card(run_folder).read_text()
+    headings = [line for line in text.splitlines() if line.startswith("#")]
+    assert not {"## Licence", "# Free", "# d"} & set(headings)
+    assert "<script>" not in text
+    assert "](http" not in text
+    (line,) = [line for line in text.splitlines() if line.startswith("| train |")]
+    assert len(re.findall(r"(?<!\\)\|", line)) == 6
 
 
 def test_the_card_lists_the_mixture_the_languages_and_the_leak_lists(run_folder, tmp_path):
@@ -286,7 +340,7 @@ def test_the_licence_of_the_model_that_training_went_on_from_carries_over(run_fo
     base = tmp_path / "base"
     base.mkdir()
     (base / "README.md").write_text("---\nlicense: cc-by-nc-sa-4.0\n---\n")
-    set_recipe(run_folder, model=str(base), text_model=None)
+    set_recipe(run_folder, checkpoint=str(base), text_model=None)
     assert ModelCard.load(write_card(run_folder)).data.license == "cc-by-nc-sa-4.0"
 
 
@@ -297,7 +351,7 @@ def test_a_model_trained_on_from_one_with_sonars_encoder_stays_non_commercial(ru
     if card:
         (base / "README.md").write_text(card)
     set_text_config(run_folder, model_type="m2m_100")
-    set_recipe(run_folder, model=str(base), text_model=None)
+    set_recipe(run_folder, checkpoint=str(base), text_model=None)
     assert ModelCard.load(write_card(run_folder)).data.license == "cc-by-nc-4.0"
     with pytest.raises(LicenseError, match="allows no commercial use"):
         write_card(run_folder, license="apache-2.0")
@@ -369,6 +423,13 @@ def test_the_card_of_a_ced_tells_its_mel_bands_and_window(checkpoint):
     text = write_card(checkpoint).read_text()
     assert "(other rates and channels are converted), 64 mel bands\n" in text
     assert "Clips longer than 10.12 s are embedded" in text
+
+
+@pytest.mark.parametrize(("of_tokenizer", "said"), [(40, 40), (10**30, 64)])
+def test_the_limit_of_texts_is_the_lower_one_of_tokenizer_and_positions(checkpoint, of_tokenizer, said):
+    file = checkpoint / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": of_tokenizer}))
+    assert f"The text encoder reads up to {said} tokens;" in write_card(checkpoint).read_text()
 
 
 def test_a_template_with_quotes_is_quoted_in_the_snippet(run_folder):
