@@ -41,6 +41,10 @@ class DataNotFoundError(SupClapError, FileNotFoundError):
     """The data of an evaluation task are not there; the message says how to get them."""
 
 
+class EvaluationError(SupClapError, RuntimeError):
+    """A trained model cannot be scored on its test data."""
+
+
 class CompareError(SupClapError, ValueError):
     """Two evaluations cannot be compared, because they did not score the same queries."""
 

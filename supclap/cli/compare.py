@@ -58,7 +58,7 @@ def comparison_table(
         chosen_on: For `a` and `b` how the checkpoint of each run was chosen.
         markdown: Whether the table is in Markdown.
     """
-    from supclap.evaluation.inputs import CHOSEN_ON
+    from supclap.evaluation.results import CHOSEN_ON
     from supclap.evaluation.tables import markdown_rows, text_rows
 
     rows = [["task", "metric", "A", "B", "A - B", "95 % interval", "p (clips)", "p (runs)", "n"]]

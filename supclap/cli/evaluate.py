@@ -51,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from supclap.evaluation import tables
     from supclap.evaluation.cache import CachedEncoder, EmbeddingCache
-    from supclap.evaluation.runner import DONE, FAILED, NOT_RUN, evaluate_suite
+    from supclap.evaluation.results import DONE, FAILED, NOT_RUN
+    from supclap.evaluation.runner import evaluate_suite
     from supclap.evaluation.suite import BUILT_IN, check_tables, load_suite
 
     if arguments.batch_size < 1:
@@ -111,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def missing(summaries: Sequence[Mapping[str, Any]]) -> str:
     """A line for each task that was not run. It says where its data were looked for, and where to get them."""
-    from supclap.evaluation.runner import NOT_RUN
+    from supclap.evaluation.results import NOT_RUN
     from supclap.evaluation.tables import task_title
 
     entries = [entry for summary in summaries for entry in summary["results"] if entry["status"] == NOT_RUN]
@@ -156,7 +157,7 @@ def recorded_choice(checkpoint: str) -> str | None:
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
-    from supclap.evaluation.inputs import read_results
+    from supclap.evaluation.results import read_choice
 
     path: Path | str | None = Path(checkpoint) / RESULTS
     if not Path(checkpoint).is_dir():
@@ -166,4 +167,4 @@ def recorded_choice(checkpoint: str) -> str | None:
             return None
     if not isinstance(path, (str, Path)) or not Path(path).is_file():
         return None
-    return read_results(Path(path)).get("chosen_on")
+    return read_choice(path)

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -66,6 +66,28 @@ class EmbeddingCache:
         rows = [(key, np.asarray(vector, dtype="<f4").tobytes()) for key, vector in vectors.items()]
         with closing(self._connect()) as connection, connection:
             connection.executemany("INSERT OR REPLACE INTO embeddings VALUES (?, ?)", rows)
+
+
+class ClipEncoder(Protocol):
+    """What an evaluation embeds with: an encoder, and a way to have each clip and text of a set embedded by it.
+
+    Attributes:
+        encoder: The encoder.
+        batch_size: Clips, or texts, a forward pass.
+    """
+
+    encoder: Encoder
+    batch_size: int
+
+    def embed_audio(
+        self, audios: Sequence[Any], names: Sequence[str], progress: Callable[[int, int], None] | None = None
+    ) -> tuple[torch.Tensor, list[str]]:
+        """Unit-length embeddings `(N, D)` of clips, and the hash of the content of each; see [`CachedEncoder`]."""
+        ...
+
+    def embed_texts(self, texts: Sequence[str], languages: Sequence[str] | None = None) -> torch.Tensor:
+        """Unit-length embeddings `(N, D)` of texts, with one language code a text where known."""
+        ...
 
 
 class CachedEncoder:

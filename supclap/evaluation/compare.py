@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from supclap.errors import CompareError
-from supclap.evaluation.inputs import CHOSEN_ON, read_results
 from supclap.evaluation.intervals import (
     PairedDifference,
     grouped_mean,
@@ -28,7 +27,15 @@ from supclap.evaluation.intervals import (
     paired_map_difference,
     permutation_p_value,
 )
-from supclap.evaluation.queries import Queries, is_multi_label, load_queries, mean_over_languages, metric_queries
+from supclap.evaluation.results import (
+    CHOSEN_ON,
+    Queries,
+    is_multi_label,
+    load_queries,
+    mean_over_languages,
+    metric_queries,
+    read_results,
+)
 from supclap.evaluation.tables import task_title
 from supclap.files import RESULTS
 
@@ -148,7 +155,9 @@ def compare_runs(
     for task, by_language in languages.items():
         if len(by_language) > 1:
             title = f"{task} (mean of {len(by_language)} languages)"
-            comparisons += _compare_means(title, _mean_over_languages(by_language), n_a, n_resamples, seed)
+            per_run = zip(*by_language.values(), strict=True)
+            means = [mean_over_languages(dict(zip(by_language, own, strict=True))) for own in per_run]
+            comparisons += _compare_means(title, means, n_a, n_resamples, seed)
     return comparisons, notes
 
 
@@ -260,16 +269,6 @@ def _comparison(task, metric, pair: PairedDifference, runs_a, runs_b, n, n_clips
     p_runs = permutation_p_value(runs_a, runs_b)
     tests = (pair.difference, pair.low, pair.high, pair.p_value, p_runs)
     return Comparison(task, metric, *means, *tests, tuple(runs_a), tuple(runs_b), n, n_clips)
-
-
-def _mean_over_languages(by_language: Mapping[str, Sequence[dict[str, Queries]]]) -> list[dict[str, Queries]]:
-    """For each run the queries of each metric in all languages, from those of each run in each language."""
-    per_run = [dict(zip(by_language, queries, strict=True)) for queries in zip(*by_language.values(), strict=True)]
-    return [
-        {metric: mean_over_languages({code: own[metric] for code, own in run.items()}) for metric in metrics}
-        for run in per_run
-        for metrics in [next(iter(run.values()))]
-    ]
 
 
 def _aligned(queries: Queries, keys: np.ndarray, task: str, metric: str) -> np.ndarray:

@@ -44,7 +44,7 @@ _NOT_HASHED = (
     *("trainer_state.json", "training_args.bin", "optimizer.pt", "scheduler.pt", "scaler.pt"),
 )
 _PREFIXES_NOT_HASHED = ("_", "rng_state", "nonfinite_batches")
-_FOLDERS_NOT_HASHED = ("checkpoint-", "_", ".", "evaluation", "queries", "runs")
+_FOLDERS_NOT_HASHED = ("checkpoint-", "_", ".", "evaluation", "queries", "per_class", "confusion", "runs")
 # A download leaves out weights in formats that are not the one that is loaded.
 _NOT_LOADED = ("*.onnx", "*.h5", "*.msgpack", "*.ot", "onnx/*", "openvino/*")
 
@@ -215,12 +215,11 @@ def fingerprint_folder(folder: str | Path, *context: str) -> str:
     return digest.hexdigest()
 
 
-def _own_code() -> str:
-    """A hash of the code that turns a clip or a text into an embedding."""
+def fingerprint_supclap(folder: str | Path) -> str:
+    """[`fingerprint_folder`] of a SupCLAP model, which also depends on the code that turns a clip or a text into a vector."""
     roots = [Path(import_module(name).__file__).parent for name in ("modeling_supclap", "processing_supclap")]
-    return "".join(
-        hashlib.sha256(path.read_bytes()).hexdigest() for root in roots for path in sorted(root.glob("*.py"))
-    )
+    code = (hashlib.sha256(path.read_bytes()).hexdigest() for root in roots for path in sorted(root.glob("*.py")))
+    return fingerprint_folder(folder, supclap.__version__, "".join(code))
 
 
 def find_folder(checkpoint: str | Path) -> Path:
@@ -275,7 +274,7 @@ def load_encoder(checkpoint: str | Path, device: str | None = None) -> Encoder:
     if kind == "supclap":
         model = AutoModel.from_pretrained(folder, dtype=torch.float32).to(device).eval()
         processor = AutoProcessor.from_pretrained(folder)
-        return SupClapEncoder(model, processor, name, fingerprint_folder(folder, supclap.__version__, _own_code()))
+        return SupClapEncoder(model, processor, name, fingerprint_supclap(folder))
     if kind == "clap":
         check_weight_files(folder)
         model = AutoModel.from_pretrained(folder, dtype=torch.float32, use_safetensors=True).to(device)

@@ -1,40 +1,12 @@
 """Checks shared by the evaluation functions: what they accept, and the message when they do not."""
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from supclap.errors import name_indices
-
-
-# `chosen_on` of a result in words.
-CHOSEN_ON = {
-    "validation": "checkpoint chosen on validation data",
-    "test": "checkpoint chosen on the TEST set (the paper's protocol; optimistic)",
-    "last": "last checkpoint, chosen by no score",
-    None: "how the checkpoint was chosen is not recorded",
-}
-
-
-def read_results(path: Path) -> dict[str, Any]:
-    """The `results.json` that `supclap evaluate` or a training run wrote.
-
-    Raises:
-        ValueError: The file holds something else; it is named.
-    """
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))
-        if results.get("chosen_on") not in CHOSEN_ON:
-            raise ValueError(f"chosen_on is {results['chosen_on']!r}")
-    except (ValueError, AttributeError) as error:
-        raise ValueError(
-            f"{path} is not what `supclap evaluate` or a training run writes ({error}). Run that again."
-        ) from error
-    return results
 
 
 def to_numpy(values: Any) -> np.ndarray:
@@ -97,3 +69,14 @@ class Column(Sequence):
 
     def __getitem__(self, position: int) -> Any:
         return self.rows[position].get(self.name)
+
+
+def without_audio(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Rows to look through often: where they lie in a file or are made when asked for, a look would read the sound too."""
+    if isinstance(rows, list):
+        return rows
+    if hasattr(rows, "remove_columns"):
+        return rows.remove_columns("audio")
+    if hasattr(rows, "without_audio"):
+        return [rows.without_audio(index) for index in range(len(rows))]
+    return [{key: value for key, value in rows[index].items() if key != "audio"} for index in range(len(rows))]

@@ -1,114 +1,137 @@
-"""Retrieval with captions in several languages: each on its own, and their unweighted mean, as the paper reports it."""
+"""Retrieval of embedded clips by captions in one or several languages: each on its own, and their unweighted mean.
+
+This is how the paper reports multilingual retrieval. The evaluation of a suite and the validation in training both use it.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from supclap.data.languages import nllb_code
-from supclap.data.rows import caption_languages
-from supclap.evaluation.intervals import metrics_with_intervals, value_with_interval
-from supclap.evaluation.queries import mean_over_languages, metric_queries, retrieval_queries
-from supclap.evaluation.retrieval import retrieval_ranks
+from supclap.data.rows import caption_languages, check_row
+from supclap.evaluation.cache import ClipEncoder
+from supclap.evaluation.intervals import grouped_mean, value_with_interval
+from supclap.evaluation.results import mean_over_languages, metric_queries, retrieval_queries
+from supclap.evaluation.retrieval import RetrievalRanks, retrieval_ranks
 
 
 NOT_STATED = "not stated"
 
 
+class Caption(NamedTuple):
+    """A caption, the index of its clip, and the NLLB code of its language, `None` where that is not known."""
+
+    clip: int
+    text: str
+    language: str | None
+
+
 @dataclass(frozen=True)
-class LanguagePart:
-    """The captions in one language, and the clips that have one.
+class EmbeddedClips:
+    """Clips of a set: their ids, embeddings `(N, D)`, and hashes of their audio."""
+
+    ids: Sequence[str]
+    embeds: torch.Tensor
+    contents: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """The captions in one language, ranked with the clips that have one.
 
     Attributes:
-        audio: `(n, D)` embeddings of the clips.
-        text: `(m, D)` embeddings of the captions.
-        text_to_audio: `(m,)` row of `audio` that each caption describes.
-        clips: `(n,)` index of each clip in the whole set.
+        clips: `(n,)` index of each of these clips in the whole set.
         captions: `(m,)` index of each caption in the whole set.
+        text: `(m, D)` embeddings of the captions.
+        languages: The languages of the captions, `None` among them where that of a caption is not known.
+        pool_size: The number of clips in a pool; `None` where all are in one.
+        ranks: The ranks, whose indices count the clips and captions of this language.
+        queries: The arrays that are filed beside the results.
     """
 
-    audio: torch.Tensor
-    text: torch.Tensor
-    text_to_audio: torch.Tensor
     clips: np.ndarray
     captions: np.ndarray
+    text: torch.Tensor
+    languages: set[str | None]
+    pool_size: int | None
+    ranks: RetrievalRanks
+    queries: dict[str, np.ndarray]
 
 
-def split_by_language(
-    audio: torch.Tensor, text: torch.Tensor, text_to_audio: torch.Tensor, rows: Sequence[Mapping[str, Any]]
-) -> dict[str, LanguagePart]:
-    """The parts of an embedded set by language; one part where all captions are in one, or state none.
+def captions_of(rows: Sequence[Mapping[str, Any]]) -> list[Caption]:
+    """All captions of rows, which need not have their audio.
+
+    Raises:
+        ValueError: A row has no usable caption or no id; it is named.
+    """
+    captions = []
+    for clip, row in enumerate(rows):
+        check_row({"audio": "is read later", **row}, clip)
+        codes = map(nllb_code, caption_languages(row))
+        captions += [Caption(clip, text, code) for text, code in zip(row["captions"], codes, strict=True)]
+    return captions
+
+
+def languages_of(captions: Sequence[Caption]) -> list[str]:
+    """The languages of captions; `not stated` is one of them where some state none."""
+    return sorted({caption.language or NOT_STATED for caption in captions})
+
+
+def retrieve(
+    encoder: ClipEncoder,
+    clips: EmbeddedClips,
+    captions: Sequence[Caption],
+    language: str | None = None,
+    pool_size: int | None = None,
+) -> Retrieval | None:
+    """Embeds the captions in a language and ranks them with their clips; `None` where there is no such caption.
 
     Args:
-        audio: `(N, D)` embeddings of the rows' clips.
-        text: `(M, D)` embeddings of all their captions.
-        text_to_audio: `(M,)` row of each caption.
-        rows: The rows, with `captions` and, where known, `language`.
+        encoder: What embeds the captions.
+        clips: All clips. Those without a caption in the language are left out.
+        captions: All captions.
+        language: The language, or `not stated`; all captions together when omitted.
+        pool_size: As in [`~supclap.evaluation.retrieval.retrieval_ranks`]; a size that all clips fit into makes one pool.
     """
-    languages = np.array([nllb_code(code) or NOT_STATED for row in rows for code in caption_languages(row)])
-    parts = {}
-    for language in sorted(set(languages.tolist())):
-        captions = np.flatnonzero(languages == language)
-        clips, index = np.unique(np.asarray(text_to_audio)[captions], return_inverse=True)
-        parts[language] = LanguagePart(audio[clips], text[captions], torch.from_numpy(index), clips, captions)
-    return parts
+    code = None if language in (None, NOT_STATED) else nllb_code(language)
+    chosen = [index for index, one in enumerate(captions) if language is None or one.language == code]
+    if not chosen:
+        return None
+    texts, codes = [captions[index].text for index in chosen], [captions[index].language for index in chosen]
+    own_clips, clip_of = np.unique([captions[index].clip for index in chosen], return_inverse=True)
+    # an encoder takes one language for each text or none, so it is told only what is known of every caption
+    text = encoder.embed_texts(texts, None if None in codes else codes)
+    pool_size = pool_size if pool_size and pool_size < len(own_clips) else None
+    ranks = retrieval_ranks(clips.embeds[own_clips], text, clip_of, pool_size)
+    ids, contents = ([values[clip] for clip in own_clips] for values in (clips.ids, clips.contents))
+    queries = retrieval_queries(ranks, ids, texts, contents)
+    return Retrieval(own_clips, np.array(chosen), text, set(codes), pool_size, ranks, queries)
 
 
-def mean_metrics(metrics: Sequence[Mapping[str, float | int]]) -> dict[str, float | int]:
-    """The unweighted mean of each metric over languages; captions are counted together, clips once."""
-    if len(metrics) == 1:
-        return dict(metrics[0])
-    mean = {}
-    for name in metrics[0]:
-        values = [each[name] for each in metrics]
-        mean[name] = float(np.mean(values)) if "/" in name else sum(values) if name == "n_text" else max(values)
-    return mean
-
-
-@dataclass(frozen=True)
-class LanguageScores:
-    """Scores of a set.
-
-    Attributes:
-        metrics: Each metric as `{"value", "low", "high", "n"}`; of several languages their unweighted mean, with
-            intervals that resample a clip in all its languages.
-        by_language: The same for each language.
-        queries: The arrays of [`~supclap.evaluation.queries.retrieval_queries`] of each language.
-    """
-
-    metrics: dict[str, dict[str, float | int | None]]
-    by_language: dict[str, dict[str, dict[str, float | int | None]]]
-    queries: dict[str, dict[str, np.ndarray]]
-
-
-def scores_by_language(
-    parts: Mapping[str, LanguagePart], rows: Sequence[Mapping[str, Any]], pool_size: int | None
-) -> LanguageScores:
-    """Retrieval metrics with 95 % intervals.
+def retrieval_scores(
+    by_language: Mapping[str | None, Retrieval], intervals: bool = True
+) -> dict[str, dict[str, float | int | None]]:
+    """Each metric as `{"value", "low", "high", "n"}`; of several languages their unweighted mean.
 
     Args:
-        parts: See [`split_by_language`].
-        rows: The rows of the whole set, with `id` and `captions`.
-        pool_size: Clips of a pool; all in one when `None`.
+        by_language: One or several retrievals over the same clips.
+        intervals: Whether to compute the 95 % intervals, which resample a clip in all its languages.
     """
-    texts = [caption for row in rows for caption in row["captions"]]
-    scores, queries = {}, {}
-    for language, part in parts.items():
-        size = min(pool_size or len(part.clips), len(part.clips))
-        ranks = retrieval_ranks(part.audio, part.text, part.text_to_audio, pool_size=size)
-        scores[language] = metrics_with_intervals(ranks)
-        ids = [rows[clip]["id"] for clip in part.clips]
-        queries[language] = retrieval_queries(ranks, ids, [texts[caption] for caption in part.captions])
-    mean = next(iter(scores.values())) if len(scores) == 1 else _mean_of_queries(queries)
-    return LanguageScores(mean, scores, queries)
-
-
-def _mean_of_queries(queries: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, dict[str, float | int | None]]:
-    values = {language: metric_queries(arrays) for language, arrays in queries.items()}
-    mean = {}
-    for name in next(iter(values.values())):
-        every = mean_over_languages({language: own[name] for language, own in values.items()})
-        mean[name] = value_with_interval(every.values, every.clusters, groups=every.groups)
-    return mean
+    metrics = {}
+    queries = mean_over_languages(
+        {str(language): metric_queries(one.queries) for language, one in by_language.items()}
+    )
+    for name, query in queries.items():
+        if intervals:
+            metrics[name] = value_with_interval(query.values, query.clusters, groups=query.groups)
+        else:
+            value = grouped_mean(query.values, query.groups)
+            metrics[name] = {"value": value, "low": None, "high": None, "n": len(query.values)}
+    for direction in ("text_to_audio", "audio_to_text"):
+        best = [one.ranks.best[direction] for one in by_language.values()]
+        value = float(np.mean([np.median(ranks) for ranks in best]))
+        metrics[f"{direction}/median_rank"] = {"value": value, "low": None, "high": None, "n": sum(map(len, best))}
+    return metrics

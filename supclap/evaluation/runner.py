@@ -1,154 +1,210 @@
-"""Runs a suite: rows in; scores with intervals, per-query results and the record of how they came about out."""
+"""Runs a suite. The way of a task is: load its rows, embed the clips, compute the metrics, write the result."""
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from tqdm import tqdm
 
 from supclap.data.languages import nllb_code
 from supclap.data.manifest import build_manifest, save_manifest
-from supclap.data.rows import Rows, caption_languages, check_row, removed_of
+from supclap.data.rows import Rows, removed_of
 from supclap.errors import DataNotFoundError, name_indices
-from supclap.evaluation import queries as query_files
-from supclap.evaluation.cache import CachedEncoder
-from supclap.evaluation.inputs import Column
-from supclap.evaluation.intervals import bootstrap_mean_average_precision, metrics_with_intervals, value_with_interval
-from supclap.evaluation.queries import Queries
-from supclap.evaluation.retrieval import PROTOCOLS, retrieval_ranks
+from supclap.evaluation.cache import ClipEncoder
+from supclap.evaluation.inputs import Column, without_audio
+from supclap.evaluation.intervals import bootstrap_mean_average_precision, value_with_interval
+from supclap.evaluation.languages import (
+    Caption,
+    EmbeddedClips,
+    Retrieval,
+    captions_of,
+    languages_of,
+    retrieval_scores,
+    retrieve,
+)
+from supclap.evaluation.results import DONE, FAILED, MEAN, NOT_RUN, Score, clear_queries, save_score
+from supclap.evaluation.retrieval import PROTOCOLS
 from supclap.evaluation.suite import Suite, Task, how_to_get, load_rows_of_languages
 from supclap.evaluation.zero_shot import (
-    average_prompts,
     check_labels,
-    label_prompts,
+    embed_labels,
     label_scores,
     multi_label_metrics,
     row_targets,
     zero_shot_metrics,
 )
-from supclap.files import RESULTS, replacing, write_json
+from supclap.files import RESULTS, write_json
 
 
-DONE, NOT_RUN, FAILED = "done", "not run", "failed"
-MEAN = "mean"
+# Metrics, entry and files of a task, made of its embedded clips.
+Scorer = Callable[[EmbeddedClips], list[Score]]
+
+
+@dataclass(frozen=True)
+class TaskRun:
+    """A task, its rows, and what embeds them.
+
+    Attributes:
+        task: The task.
+        encoder: What is scored.
+        rows: The rows without their audio.
+        audio: The clip of each row, read when asked for.
+        ids: The id of each row.
+        removed: What was left out of the rows.
+        absent: Why a language of the task is not there, for each that is not.
+    """
+
+    task: Task
+    encoder: ClipEncoder
+    rows: Sequence[Mapping[str, Any]]
+    audio: Sequence[Any]
+    ids: list[str]
+    removed: list[dict]
+    absent: Mapping[str, str]
+
+    def entry(self, n_clips: int, language: str | None = None, **more: Any) -> dict[str, Any]:
+        """An entry of the results; see [`supclap.evaluation.results`]."""
+        task = self.task
+        split = ",".join(map(str, task.split)) if isinstance(task.split, list) else task.split
+        head = {"task": task.name, "kind": task.kind, "language": language, "status": DONE, "data": task.data}
+        optional = {
+            "where": task.where,
+            "options": task.options,
+            "expected_clips": task.expected_clips,
+            "left_out": [row["id"] for row in self.removed],
+        }
+        optional = {key: value for key, value in optional.items() if value}
+        return {**head, "split": None if task.table else split, "n_clips": n_clips, **optional, **more}
 
 
 def evaluate_suite(
-    encoder: CachedEncoder,
+    encoder: ClipEncoder,
     suite: Suite,
-    output_dir: str | Path,
-    root: str | Path,
+    output_dir: str | Path | None,
+    root: str | Path | None = None,
     chosen_on: str | None = None,
     load_corpus: Callable[..., Sequence[dict]] | None = None,
     skip_bad: bool = False,
     report: Callable[[str], None] = print,
     progress: bool = False,
+    of_run: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Runs every task of a suite whose data are there. Stopped and started again, it goes on where it was.
 
     Args:
         encoder: What is scored.
         suite: The tasks.
-        output_dir: Where `results.json`, per-query results, the manifest of the data and pictures go; those of each
-            task are written when it is done, in place of what an earlier evaluation left there.
-        root: Where the relative data folders of the tasks start.
+        output_dir: Where `results.json`, per-query results, the manifest of the data and pictures go. Those of each
+            task are written when it is done, in place of what an earlier evaluation left there. With `None` nothing is
+            written, as on all processes but the first.
+        root: Where the relative data folders of the tasks start. `None` where the tasks have their rows; the manifest
+            of these is not written, for who has the rows keeps it.
         chosen_on: How the checkpoint was chosen: `validation`, `test` or `last`; `None` when that is not known.
         load_corpus: See [`~supclap.evaluation.suite.load_rows`].
-        skip_bad: The same; how many rows were left out is said in the record of the score.
+        skip_bad: The same. The entry of a task lists the rows that were left out.
         report: Called with a line about each task that runs or fails.
         progress: Whether to show a bar of the clips of each task on stderr.
+        of_run: `seed` and `steps` of the training run that the suite ends. An error of a task is then raised, and no
+            results are written, so that the run does not pass for one that was evaluated.
 
     Returns:
-        What `results.json` holds: `checkpoint`, `fingerprint`, `suite`, `chosen_on`, `encoder` and `results`, one
-        entry a task, and language of it, with `status` `done`, `not run` (the data are not there) or `failed`; the
-        last two have a `reason`, and what was not run says how to `get` its data. A task that fails, whatever the
-        error, does not keep the others from being run.
+        The content of `results.json`, see [`supclap.evaluation.results`]. Unless it ends a training run, a task that
+        fails, whatever the error, does not keep the others from being run.
     """
-    output_dir, root = Path(output_dir), Path(root)
-    output_dir.mkdir(parents=True, exist_ok=True)
-    for path in (output_dir / query_files.FOLDER).glob("*.npz"):  # they would be taken for this evaluation's
-        path.unlink()
+    folder = None if output_dir is None else Path(output_dir)
+    if folder is not None:
+        clear_queries(folder)
     manifest = build_manifest({})
     summary = {
         "checkpoint": encoder.encoder.name,
         "fingerprint": encoder.encoder.fingerprint,
         "suite": suite.name,
         "chosen_on": chosen_on,
+        **(of_run or {}),
         "encoder": encoder.encoder.record,
         "versions": {name: version(name) for name in ("supclap", "torch", "transformers")},
         "results": [],
     }
+
+    def write() -> None:
+        if folder is not None:
+            if root is not None:
+                save_manifest(manifest, folder)
+            write_json(folder / RESULTS, summary)
+
     for task in suite.tasks:
-        head = {"task": task.name, "kind": task.kind, "language": None}
         try:
-            entries, data = _run_task(task, encoder, output_dir, root, load_corpus, skip_bad, report, progress)
+            load = partial(load_task, task, encoder, root, load_corpus, skip_bad)
+            scores, data = (
+                _run_mteb(task, encoder, progress) if task.kind == "mteb" else _run(load(), report, progress)
+            )
+            entries = [score.entry if folder is None else save_score(folder, score) for score in scores]
             manifest["splits"] |= data
-        except DataNotFoundError as error:
-            entries = [{**head, **_not_run(task, str(error))}]
         except Exception as error:  # hours of other tasks must not be lost to the one
-            entries = [{**head, "status": FAILED, "reason": f"{type(error).__name__}: {error}"}]
-        for entry in entries:
-            if entry["status"] == FAILED:
-                report(f"{task.name}: {entry['status']}: {entry['reason']}")
+            if of_run is not None:
+                raise
+            entries = [_not_scored(task, error)]
+            if entries[0]["status"] == FAILED:
+                report(f"{task.name}: {FAILED}: {entries[0]['reason']}")
         summary["results"] += entries
-        save_manifest(manifest, output_dir)
-        write_json(output_dir / RESULTS, summary)
+        if of_run is None:
+            write()
+    write()
     return summary
 
 
-def _not_run(task: Task, reason: str) -> dict[str, str]:
-    return {"status": NOT_RUN, "reason": reason, "get": how_to_get(task)}
+def _not_scored(task: Task, error: Exception, language: str | None = None) -> dict[str, Any]:
+    """The entry of a task, or of a language of it, without a score."""
+    entry = {"task": task.name, "kind": task.kind, "language": language}
+    if isinstance(error, DataNotFoundError):
+        return {**entry, "status": NOT_RUN, "reason": str(error), "get": how_to_get(task)}
+    return {**entry, "status": FAILED, "reason": f"{type(error).__name__}: {error}"}
 
 
-def _run_task(task, encoder, output_dir, root, load_corpus, skip_bad, report, progress) -> tuple[list[dict], dict]:
-    """The entries of a task, and the manifest of its data by its name."""
-    bar = partial(tqdm, desc=task.name, disable=not progress)
-    if task.kind == "mteb":
-        from supclap.evaluation.mteb import run_mteb_task
+def _run_mteb(task: Task, encoder: ClipEncoder, progress: bool) -> tuple[list[Score], dict]:
+    from supclap.evaluation.mteb import run_mteb_task
 
-        with bar(total=1, unit="task") as shown:
-            entry = run_mteb_task(task, encoder)
-            shown.update()
-        return [entry], {}
-    rows, absent = load_rows_of_languages(task, root, load_corpus, skip_bad)
-    audio = Column(rows, "audio")
-    removed = removed_of(rows)
-    rows = _without_audio(rows)
-    ids = clip_ids(rows)
-    report(f"{task.name}: {len(ids)} clips")
+    with tqdm(total=1, unit="task", desc=task.name, disable=not progress) as bar:
+        entry = run_mteb_task(task, encoder)
+        bar.update()
+    return [Score(entry)], {}
 
+
+def load_task(
+    task: Task,
+    encoder: ClipEncoder,
+    root: str | Path | None,
+    load_corpus: Callable[..., Sequence[dict]] | None = None,
+    skip_bad: bool = False,
+) -> TaskRun:
+    """Loads the rows of a task; arguments as in [`evaluate_suite`]."""
+    rows, absent = load_rows_of_languages(task, Path(root or "."), load_corpus, skip_bad)
+    looked_at = without_audio(rows)
+    return TaskRun(task, encoder, looked_at, Column(rows, "audio"), clip_ids(looked_at), removed_of(rows), absent)
+
+
+def _run(run: TaskRun, report: Callable[[str], None], progress: bool) -> tuple[list[Score], dict[str, Any]]:
+    """The scores of a task, and the manifest of its data by its name."""
+    report(f"{run.task.name}: {len(run.ids)} clips")
     # what is wrong with captions or labels is said before hours of embedding
-    side = _captions(rows) if task.kind == "retrieval" else _classes(task, rows)
-    with bar(total=len(ids), unit="clip") as shown:
-        embeds, contents = encoder.embed_audio(audio, ids, lambda done, _: shown.update(done - shown.n))
-    if task.kind == "retrieval":
-        entries = _retrieval(task, encoder, side, absent, ids, embeds.numpy(), contents, output_dir)
-    else:
-        entries = [_zero_shot(task, encoder, side, rows, ids, embeds.numpy(), contents, output_dir)]
-    if removed:
-        left_out = {"left_out": [row["id"] for row in removed]}
-        entries = [entry | left_out if entry["status"] == DONE else entry for entry in entries]
-    return entries, {task.name: _describe_data(rows, contents, removed)}
+    score = _retrieval(run) if run.task.kind == "retrieval" else _classification(run)
+    with tqdm(total=len(run.ids), unit="clip", desc=run.task.name, disable=not progress) as bar:
+        embeds, contents = run.encoder.embed_audio(run.audio, run.ids, lambda done, _: bar.update(done - bar.n))
+    return score(EmbeddedClips(run.ids, embeds, contents)), {run.task.name: _describe_data(run, contents)}
 
 
-def _describe_data(rows: Sequence[Mapping[str, Any]], contents: list[str], removed: list[dict]) -> dict[str, Any]:
+def _describe_data(run: TaskRun, contents: list[str]) -> dict[str, Any]:
     """The manifest of the rows of a task. Their hashes are known by now, and the audio is not read again."""
-    described = Rows(({"captions": [], **row} for row in rows), removed)
+    described = Rows(({"captions": [], **row} for row in run.rows), run.removed)
     described = build_manifest({"task": described}, content_hashes=False)["splits"]["task"]
     return described | {
         "clips": [[clip, content] for (clip, _), content in zip(described["clips"], contents, strict=True)]
     }
-
-
-def _without_audio(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Rows to look through often: reading a cell of rows that lie in a file reads the whole row, sound and all."""
-    if hasattr(rows, "without_audio"):
-        return [rows.without_audio(index) for index in range(len(rows))]
-    return rows.remove_columns("audio") if hasattr(rows, "remove_columns") else rows
 
 
 def clip_ids(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -169,103 +225,77 @@ def clip_ids(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return ids
 
 
-def _entry(task: Task, language: str | None, n_clips: int, **more: Any) -> dict[str, Any]:
-    expected = {} if task.expected_clips is None else {"expected_clips": task.expected_clips}
-    head = {"task": task.name, "kind": task.kind, "language": language, "status": DONE}
-    split = None if task.table else task.split
-    source = {
-        "data": task.corpus or task.table,
-        "split": ",".join(map(str, split)) if isinstance(split, list) else split,
-    }
-    source |= {key: value for key, value in (("where", task.where), ("options", task.options)) if value}
-    return {**head, **source, "n_clips": n_clips, **expected, **more}
-
-
 # ---- Retrieval ----
 
 
-def _captions(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, str | None]]:
-    """Every caption as (clip, text, language code)."""
-    captions = []
-    for clip, row in enumerate(rows):
-        check_row({"audio": "is read later", **row}, clip)
-        captions += [
-            (clip, *caption) for caption in zip(row["captions"], map(nllb_code, caption_languages(row)), strict=True)
+def _retrieval(run: TaskRun) -> Scorer:
+    captions, task = captions_of(run.rows), run.task
+
+    def score(clips: EmbeddedClips) -> list[Score]:
+        if not task.languages:
+            return [
+                _score_retrieval(run, captions, None, retrieve(run.encoder, clips, captions, None, task.pool_size))
+            ]
+        found = {code: retrieve(run.encoder, clips, captions, code, task.pool_size) for code in task.languages}
+        scores = [
+            _missing_language(run, captions, language)
+            if one is None
+            else _score_retrieval(run, captions, language, one)
+            for language, one in found.items()
         ]
-    return captions
+        there = {language: one for language, one in found.items() if one is not None}
+        if not there:
+            raise ValueError(scores[-1].entry["reason"])
+        return [*scores, _score_mean(run, there)]
+
+    return score
 
 
-def _retrieval(task, encoder, captions, absent, ids, audio, contents, output_dir) -> list[dict]:
-    if not task.languages:
-        return [_retrieve(task, encoder, None, captions, ids, audio, contents, output_dir)[0]]
-    there = ", ".join(sorted({str(code) for _, _, code in captions}))
-    entries, queries = {}, {}
-    for language in task.languages:
-        own = [caption for caption in captions if caption[2] == nllb_code(language)]
-        reason = absent.get(language, f"No caption is in {language!r}; the languages of the captions are {there}.")
-        if own:
-            entries[language], queries[language] = _retrieve(
-                task, encoder, language, own, ids, audio, contents, output_dir
-            )
-        else:
-            entries[language] = {"task": task.name, "kind": task.kind, "language": language, **_not_run(task, reason)}
-    if not queries:
-        raise ValueError(reason)
-    return [*entries.values(), _mean_entry(task, [entries[language] for language in queries], queries)]
-
-
-def _mean_entry(task: Task, entries: list[dict], queries: Mapping[str, Mapping[str, Queries]]) -> dict[str, Any]:
-    """The unweighted mean over the languages that were run; its name says so where some were not."""
-    mean = {}
-    for name in next(iter(queries.values())):
-        every = query_files.mean_over_languages({language: own[name] for language, own in queries.items()})
-        mean[name] = value_with_interval(every.values, every.clusters, groups=every.groups)
-    for name in [name for name in entries[0]["metrics"] if name not in mean]:  # median ranks
-        medians = [entry["metrics"][name] for entry in entries]
-        n = sum(median["n"] for median in medians)
-        mean[name] = {**medians[0], "value": float(np.mean([median["value"] for median in medians])), "n": n}
-    n_texts = sum(entry["n_texts"] for entry in entries)
-    record = {"protocols": PROTOCOLS, "mean": "unweighted mean over the languages; intervals resample clips"}
-    record["languages"] = list(queries)
-    n_clips = max(entry["n_clips"] for entry in entries)
-    title = MEAN if len(queries) == len(task.languages) else f"{MEAN} of {len(queries)} of {len(task.languages)}"
-    return _entry(task, title, n_clips, n_texts=n_texts, metrics=mean, record=record)
-
-
-def _retrieve(task, encoder, language, captions, ids, audio, contents, output_dir) -> tuple[dict, dict[str, Queries]]:
-    """The entry of one language, and the values of its queries. Clips without a caption in it are left out."""
-    clips = sorted({clip for clip, _, _ in captions})
-    row_of = {clip: row for row, clip in enumerate(clips)}
-    texts = [text for _, text, _ in captions]
-    codes = [code for _, _, code in captions]
-    # one language for all, or none: an encoder is told only what is known of every caption
-    text = encoder.embed_texts(texts, None if None in codes else codes).numpy()
-    ranks = retrieval_ranks(audio[clips], text, np.array([row_of[clip] for clip, _, _ in captions]))
-    arrays = query_files.retrieval_queries(
-        ranks, [ids[clip] for clip in clips], texts, [contents[clip] for clip in clips]
-    )
-    file = f"{query_files.FOLDER}/{task.name if language is None else f'{task.name}[{language}]'}.npz"
-    query_files.save_queries(output_dir / file, arrays)
-    counts = ranks.n_references
-    entry = _entry(
-        task,
+def _score_retrieval(run: TaskRun, captions: Sequence[Caption], language: str | None, retrieval: Retrieval) -> Score:
+    counts = retrieval.ranks.n_references
+    known = "unknown" if None in retrieval.languages else sorted(retrieval.languages)
+    entry = run.entry(
+        len(retrieval.clips),
         language,
-        len(clips),
-        n_texts=len(texts),
+        n_texts=len(retrieval.captions),
         captions_per_clip=[int(counts.min()), int(counts.max())],
-        metrics=metrics_with_intervals(ranks),
-        record={"protocols": PROTOCOLS, "language_of_captions": "unknown" if None in codes else sorted(set(codes))},
-        queries=file,
+        pool_size=retrieval.pool_size,
+        metrics=retrieval_scores({language: retrieval}),
+        record={"protocols": PROTOCOLS, "language_of_captions": known},
     )
-    return entry, query_files.metric_queries(arrays)
+    return Score(entry, retrieval.queries)
+
+
+def _missing_language(run: TaskRun, captions: Sequence[Caption], language: str) -> Score:
+    there = ", ".join(languages_of(captions))
+    reason = f"No caption is in {language!r}; the languages of the captions are {there}."
+    return Score(_not_scored(run.task, DataNotFoundError(run.absent.get(language, reason)), language))
+
+
+def _score_mean(run: TaskRun, by_language: Mapping[str, Retrieval]) -> Score:
+    """The unweighted mean over the languages that are there. Its name says so where some are not."""
+    n, of = len(by_language), len(run.task.languages)
+    several = list(by_language.values())
+    record = {"protocols": PROTOCOLS, "mean": "unweighted mean over the languages; intervals resample clips"}
+    return Score(
+        run.entry(
+            max(len(one.clips) for one in several),
+            MEAN if n == of else f"{MEAN} of {n} of {of}",
+            n_texts=sum(len(one.captions) for one in several),
+            pool_size=run.task.pool_size if any(one.pool_size for one in several) else None,
+            metrics=retrieval_scores(by_language),
+            record={**record, "languages": list(by_language)},
+        )
+    )
 
 
 # ---- Zero-shot classification ----
 
 
-def _classes(task: Task, rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str], list[list[int]], bool]:
-    """The labels, how prompts spell them, the indices of each row's labels, and whether a row may have several."""
-    column = "label" if rows[0].get("label") is not None else "labels"
+def _classification(run: TaskRun) -> Scorer:
+    task, rows = run.task, run.rows
+    has_several = rows[0].get("label") is None
+    column = "labels" if has_several else "label"
     labels = [str(label) for label in task.labels] or _labels_of(rows, column)
     spelling = {str(label): words for label, words in task.spelling.items()}
     strange = sorted(set(spelling) - set(labels))
@@ -275,59 +305,82 @@ def _classes(task: Task, rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], 
         )
     if len(labels) < 2:
         raise ValueError(f"{task.name}: classification needs at least two labels, got {labels}. Name all by `labels`.")
-    words = check_labels([spelling.get(label, label) for label in labels])
-    return labels, words, row_targets(rows, column, check_labels(labels)), column == "labels"
-
-
-def _zero_shot(task, encoder, classes, rows, ids, audio, contents, output_dir) -> dict:
-    labels, words, targets, has_several = classes
-    prompts = label_prompts(words, task.templates)
-    languages = None if task.language is None else [nllb_code(task.language)] * len(prompts)
-    embeds = average_prompts(encoder.embed_texts(prompts, languages), len(labels)).numpy()
+    words = [spelling.get(label, label) for label in labels]
     record = {
         "templates": list(task.templates),
-        "labels": dict(zip(labels, words, strict=True)),
+        "labels": dict(zip(labels, check_labels(words), strict=True)),
         "labels_from": "the suite" if task.labels else "the rows",
         "language": task.language,
+        **({} if task.expected_labels is None else {"expected_labels": task.expected_labels}),
     }
-    if task.expected_labels is not None:
-        record["expected_labels"] = task.expected_labels
-    file = f"{query_files.FOLDER}/{task.name}.npz"
-    arrays = {"clip_ids": np.asarray(ids), "contents": np.asarray(contents), "labels": np.asarray(labels)}
-    more: dict[str, Any] = {"n_labels": len(labels), "record": record, "queries": file}
-    if not has_several:
-        target = np.array([one[0] for one in targets])
-        score = zero_shot_metrics(audio, embeds, target, labels)
-        arrays |= {"targets": target, "predicted": score["predicted"]}
-        more["metrics"] = {"accuracy": value_with_interval(score["correct"], np.arange(len(ids)))}
-        folds = list(Column(rows, "fold"))
-        if None not in folds:
-            correct = {str(fold): [] for fold in sorted(set(folds))}
-            for fold, right in zip(folds, score["correct"].tolist(), strict=True):
-                correct[str(fold)].append(right)
-            more["per_fold"] = {fold: float(np.mean(values)) for fold, values in correct.items()}
-        more["confusion"] = _save_confusion(score["confusion"], labels, output_dir, task.name)
-        clips_of = score["confusion"].sum(axis=1)
-        measure = "accuracy"
-    else:
-        present = np.zeros((len(ids), len(labels)), dtype=np.int8)
-        for row, target in enumerate(targets):
-            present[row, target] = 1
-        scores = label_scores(audio, embeds)
-        arrays |= {"targets": present, "scores": scores}
-        score = multi_label_metrics(audio, embeds, present, labels)
-        low = high = None
-        if len(ids) > 1:
-            draws = bootstrap_mean_average_precision([scores], present)[0]
-            low, high = (float(value) for value in np.quantile(draws, [0.025, 0.975]))
-        more["metrics"] = {"mAP": {"value": score["mAP"], "low": low, "high": high, "n": score["n"]}}
-        clips_of = present.sum(axis=0)
-        measure = "average_precision"
-    query_files.save_queries(output_dir / file, arrays)
-    more["per_class"] = _save_per_class(
-        score["per_class"], dict(zip(labels, clips_of.tolist())), measure, output_dir, task.name
-    )
-    return _entry(task, None, len(ids), **more)
+    targets = row_targets(rows, column, check_labels(labels))
+
+    def score(clips: EmbeddedClips) -> list[Score]:
+        language = None if task.language is None else nllb_code(task.language)
+        embeds = embed_labels(run.encoder, words, task.templates, language)
+        measure = _several_labels if has_several else _one_label
+        return [measure(run, clips, embeds, labels, targets, {"n_labels": len(labels), "record": record})]
+
+    return score
+
+
+def _one_label(
+    run: TaskRun,
+    clips: EmbeddedClips,
+    embeds: torch.Tensor,
+    labels: list[str],
+    targets: Sequence[Sequence[int]],
+    about: dict[str, Any],
+) -> Score:
+    """Accuracy, where each clip has one label."""
+    target = np.array([one[0] for one in targets])
+    score = zero_shot_metrics(clips.embeds, embeds, target, labels)
+    metrics = {"accuracy": value_with_interval(score["correct"], np.arange(len(target)))}
+    folds = list(Column(run.rows, "fold"))
+    if None not in folds:
+        named = np.array([str(fold) for fold in folds])
+        about["per_fold"] = {
+            str(fold): float(score["correct"][named == str(fold)].mean()) for fold in sorted(set(folds))
+        }
+    queries = _class_queries(clips, labels) | {"targets": target, "predicted": score["predicted"]}
+    per_class = _per_class(score["per_class"], labels, score["confusion"].sum(axis=1))
+    return Score(run.entry(len(target), metrics=metrics, **about), queries, per_class, score["confusion"])
+
+
+def _several_labels(
+    run: TaskRun,
+    clips: EmbeddedClips,
+    embeds: torch.Tensor,
+    labels: list[str],
+    targets: Sequence[Sequence[int]],
+    about: dict[str, Any],
+) -> Score:
+    """Mean average precision, where a clip has any number of labels."""
+    present = np.zeros((len(targets), len(labels)), dtype=np.int8)
+    for row, target in enumerate(targets):
+        present[row, target] = 1
+    score, scores = multi_label_metrics(clips.embeds, embeds, present, labels), label_scores(clips.embeds, embeds)
+    low = high = None
+    if len(present) > 1:
+        draws = bootstrap_mean_average_precision([scores], present)[0]
+        low, high = (float(value) for value in np.quantile(draws, [0.025, 0.975]))
+    metrics = {"mAP": {"value": score["mAP"], "low": low, "high": high, "n": score["n"]}}
+    queries = _class_queries(clips, labels) | {"targets": present, "scores": scores}
+    per_class = _per_class(score["per_class"], labels, present.sum(axis=0))
+    return Score(run.entry(len(present), metrics=metrics, **about), queries, per_class)
+
+
+def _class_queries(clips: EmbeddedClips, labels: list[str]) -> dict[str, np.ndarray]:
+    return {
+        "clip_ids": np.asarray(clips.ids),
+        "contents": np.asarray(clips.contents),
+        "labels": np.asarray(labels),
+    }
+
+
+def _per_class(values: Mapping[str, float], labels: list[str], n_clips: np.ndarray) -> list[tuple[str, int, float]]:
+    counts = dict(zip(labels, n_clips.tolist(), strict=True))
+    return [(label, counts[label], value) for label, value in values.items()]
 
 
 def _labels_of(rows: Sequence[Mapping[str, Any]], column: str) -> list[str]:
@@ -341,22 +394,3 @@ def _labels_of(rows: Sequence[Mapping[str, Any]], column: str) -> list[str]:
                 )
             found.add(label)
     return sorted(found)
-
-
-def _save_per_class(per_class, clips_of, measure, output_dir: Path, name: str) -> str:
-    """A table of every class that has a clip, the worst first."""
-    file = output_dir / "per_class" / f"{name}.csv"
-    with replacing(file) as part, part.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["label", "clips", measure])
-        for label, value in sorted(per_class.items(), key=lambda item: item[1]):
-            writer.writerow([label, clips_of[label], f"{value:.6f}"])
-    return str(file.relative_to(output_dir))
-
-
-def _save_confusion(confusion: np.ndarray, labels: list[str], output_dir: Path, name: str) -> str:
-    from supclap.plots import plot_confusion
-
-    file = output_dir / "confusion" / f"{name}.png"
-    plot_confusion(confusion, labels, file)
-    return str(file.relative_to(output_dir))

@@ -59,7 +59,7 @@ def how_to_get(task: "Task") -> str:
 
 @dataclass(frozen=True)
 class Task:
-    """One entry of a suite. Where its rows come from: a `corpus` that `supclap.data` knows, or a `table` of your own.
+    """One entry of a suite. Its rows are those of a `corpus` that `supclap.data` knows or of a `table` of yours, or given.
 
     Attributes:
         name: What tables and files call it; unique in its suite.
@@ -75,6 +75,8 @@ class Task:
         caption_columns: Columns of a table with captions; a classification needs none.
         label_column: Column of a table with the label, or a list of any number of labels, which is scored by mAP.
         languages: Retrieval once for each of these languages, with the captions in it, and the mean over them.
+        pool_size: Retrieval within pools of so many clips, as in
+            [`~supclap.evaluation.retrieval.retrieval_ranks`]; among all clips when omitted.
         language: Language of labels and templates, for multilingual encoders.
         templates: Prompts of a label; their embeddings are averaged.
         labels: The classes, of which a label of the rows may be the index; those that occur in the rows, in order of
@@ -83,6 +85,7 @@ class Task:
         expected_clips: Size of the official set, said beside the number of clips found.
         expected_labels: Its number of classes.
         mteb_task: Name of a task of mteb.
+        rows: The rows themselves, in place of a corpus or table; not for a file. `data_dir` then says what they are.
     """
 
     name: str
@@ -97,6 +100,7 @@ class Task:
     caption_columns: list = field(default_factory=list)
     label_column: str | None = None
     languages: list = field(default_factory=list)
+    pool_size: int | None = None
     language: str | None = None
     templates: list = field(default_factory=lambda: list(DEFAULT_TEMPLATES))
     labels: list = field(default_factory=list)
@@ -104,22 +108,30 @@ class Task:
     expected_clips: int | None = None
     expected_labels: int | None = None
     mteb_task: str | None = None
+    rows: Sequence[Mapping[str, Any]] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self):
         if self.kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}.")
-        sources = {"corpus": self.corpus, "table": self.table, "mteb_task": self.mteb_task}
+        sources = {"corpus": self.corpus, "table": self.table, "mteb_task": self.mteb_task, "rows": self.rows}
         given = [name for name, value in sources.items() if value is not None]
         allowed = ["mteb_task"] if self.kind == "mteb" else ["corpus", "table"]
-        if len(given) != 1 or given[0] not in allowed:
+        if len(given) != 1 or given[0] not in (*allowed, "rows"):
             raise ValueError(f"a task of kind {self.kind} needs {' or '.join(allowed)}, got {given or 'neither'}.")
         if self.table and self.kind == "retrieval" and not self.caption_columns:
             raise ValueError("caption_columns names the columns of the table with captions; it is missing.")
         if self.table and self.kind == "zero_shot" and not self.label_column:
             raise ValueError("label_column names the column of the table with the label; it is missing.")
+        if self.pool_size is not None and (self.kind != "retrieval" or self.pool_size < 1):
+            raise ValueError(f"pool_size is a number of clips in a retrieval, at least 1; got {self.pool_size}.")
         for template in self.templates:
             if not isinstance(template, str) or "{}" not in template:
                 raise ValueError(f"templates: {template!r} lacks {{}}, where the label goes.")
+
+    @property
+    def data(self) -> str | None:
+        """What results call the data."""
+        return self.corpus or self.table or self.data_dir
 
 
 @dataclass(frozen=True)
@@ -173,7 +185,7 @@ def load_suite(name: str | Path) -> Suite:
 
 
 def _task(entry: Any, where: str) -> Task:
-    fields = {item.name for item in dataclasses.fields(Task)}
+    fields = {item.name for item in dataclasses.fields(Task)} - {"rows"}
     if not isinstance(entry, dict) or not {"name", "kind"} <= entry.keys():
         raise SuiteError(f"{where}: expected a mapping with at least `name` and `kind`, got {entry!r}.")
     hints = typing.get_type_hints(Task)
@@ -235,6 +247,8 @@ def load_rows(
     """
     from supclap.data.inspection import drop_undecodable
 
+    if task.rows is not None:
+        return task.rows
     folder = _folder(task, root)
     if task.corpus == "hub" and not folder.exists():
         folder = Path(task.data_dir)  # an id of the Hub

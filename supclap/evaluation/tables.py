@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from supclap.evaluation.inputs import CHOSEN_ON
+from supclap.evaluation.results import CHOSEN_ON
 from supclap.files import write_whole
 from supclap.plots import plot_intervals
 

@@ -6,7 +6,7 @@ collapsed label embeddings give an accuracy of 0. Rates are fractions from 0 to 
 
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,6 +16,9 @@ from supclap.errors import SettingsError, name_indices
 from supclap.evaluation.embed import embed_audio, embed_texts
 from supclap.evaluation.inputs import Column, as_embeddings, to_numpy
 
+
+if TYPE_CHECKING:
+    from supclap.evaluation.cache import ClipEncoder
 
 DEFAULT_TEMPLATES = ("This is a sound of {}.",)
 
@@ -43,6 +46,15 @@ def average_prompts(embeds: torch.Tensor, n_labels: int) -> torch.Tensor:
     """Embeddings `(n_labels * T, D)` of [`label_prompts`] as one unit vector a label: the mean of T unit vectors."""
     mean = nn.functional.normalize(embeds, dim=-1).unflatten(0, (n_labels, -1)).mean(dim=1)
     return nn.functional.normalize(mean, dim=-1)
+
+
+def embed_labels(
+    encoder: "ClipEncoder", labels: Sequence[str], templates: Sequence[str], language: str | None = None
+) -> torch.Tensor:
+    """Each label as one unit vector `(n_labels, D)`, see [`encode_labels`]; `language` is that of labels and templates."""
+    prompts = label_prompts(labels, templates)
+    languages = None if language is None else [language] * len(prompts)
+    return average_prompts(encoder.embed_texts(prompts, languages), len(labels))
 
 
 def encode_labels(

@@ -77,7 +77,7 @@ def build_card(folder: str | Path, model_id: str | None = None, license: str | N
     """The card of a checkpoint as a [`huggingface_hub.ModelCard`]; see [`write_card`]."""
     from huggingface_hub import ModelCard, ModelCardData
 
-    from supclap.evaluation.inputs import CHOSEN_ON
+    from supclap.evaluation.results import CHOSEN_ON
     from supclap.evaluation.tables import model_index, size_text, task_title
 
     facts = Facts.read(folder)

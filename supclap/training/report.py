@@ -1,13 +1,23 @@
 """The end of a run: evaluation on the test split, written down with the model's card and printed on one screen."""
 
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from transformers.trainer_utils import get_last_checkpoint
 
 from supclap.data.manifest import build_manifest
-from supclap.evaluation.queries import FOLDER, save_queries
-from supclap.files import DRIFT, MANIFEST, RECIPE, RESULTS, RUN, TRAINING_CURVES
+from supclap.data.rows import removed_of, select
+from supclap.errors import EvaluationError
+from supclap.evaluation.encoders import fingerprint_supclap
+from supclap.evaluation.inputs import without_audio
+from supclap.evaluation.languages import captions_of, languages_of
+from supclap.evaluation.results import CHOSEN_ON, QUERIES, entry_of
+from supclap.evaluation.runner import evaluate_suite
+from supclap.evaluation.suite import Suite, Task
+from supclap.evaluation.tables import format_table
+from supclap.files import DRIFT, MANIFEST, RECIPE, RESULTS, RUN, TRAINING_CURVES, read_json_object
 from supclap.publishing.model_card import write_card
 from supclap.publishing.run_record import record_run
 from supclap.training.callbacks.guard_rails import NONFINITE_BATCHES, GuardRailsCallback
@@ -16,65 +26,37 @@ from supclap.training.model import CRITERION_WEIGHTS
 from supclap.training.trainer import SupClapTrainer
 
 
-def evaluate_and_report(trainer: SupClapTrainer, splits: dict, test_data) -> dict:
+RETRIEVAL, ZERO_SHOT = "retrieval", "zero_shot"
+
+
+def evaluate_and_report(
+    trainer: SupClapTrainer, splits: Mapping[str, Sequence[dict]], test_data: Sequence[dict] | None
+) -> dict[str, Any]:
     """Evaluates the trained model on the test split, writes its card and reports it.
 
     Args:
-        trainer: The trainer after training.
+        trainer: The trainer after training, when the model is saved.
         splits: Rows of all splits.
         test_data: Rows or scenes for retrieval; no test when `None`.
 
     Returns:
-        `retrieval` (metrics with 95 % intervals; of captions in several `languages` the mean over them, and
-        `retrieval_by_language`) and `zero_shot` (accuracy, with its interval), as in `results.json`.
+        What `results.json` holds, see [`supclap.evaluation.results`]. Its tasks are `retrieval` and, where the rows of
+        the test split have at least two labels, `zero_shot`.
+
+    Raises:
+        EvaluationError: The test data cannot be scored. There is no `results.json` then.
     """
-    import numpy as np
-
-    from supclap.evaluation.intervals import value_with_interval
-    from supclap.evaluation.runner import write_json
-    from supclap.evaluation.tables import CHOSEN_ON, format_table
-    from supclap.evaluation.zero_shot import zero_shot_classification
-
-    results: dict = {
-        "seed": trainer.args.seed,
-        "steps": trainer.state.global_step,
-        "chosen_on": trainer.args.chosen_on,
-    }
-    queries = {}
-    if test_data is not None:
-        scores = trainer.retrieval(test_data)
-        results["retrieval"], results["languages"] = scores.metrics, list(scores.by_language)
-        several = len(scores.by_language) > 1
-        if several:
-            results["retrieval_by_language"] = scores.by_language
-        for language, arrays in scores.queries.items():
-            queries[f"retrieval[{language}]" if several else "retrieval"] = arrays
-        results["n_clips"] = len(test_data)
-        pool = trainer.args.eval_pool_size
-        results["pool_size"] = pool if pool and pool < len(test_data) else None
-        labelled = [row for row in splits["test"] if row.get("label")]
-        labels = sorted({row["label"] for row in labelled})
-        if len(labels) > 1:
-            templates = list(trainer.args.zero_shot_templates)
-            score = zero_shot_classification(trainer.embedder(), trainer.processing_class, labelled, labels, templates)
-            queries["zero_shot"] = {
-                "clip_ids": np.asarray([str(row["id"]) for row in labelled]),
-                "labels": np.asarray(labels),
-                "targets": np.asarray([labels.index(row["label"]) for row in labelled]),
-                "predicted": score["predicted"],
-            }
-            results["zero_shot"] = {
-                "accuracy": value_with_interval(score["correct"], np.arange(score["n"])),
-                "n_labels": len(labels),
-                "templates": templates,
-                "per_class": score["per_class"],
-            }
+    folder = Path(trainer.args.output_dir)
+    try:
+        tasks = [] if test_data is None else _test_tasks(trainer, splits["test"], test_data)
+        results = _evaluate(trainer, tasks)
+    except (OSError, TypeError, ValueError) as error:
+        raise EvaluationError(
+            f"the model was trained and is saved in {folder}, but it could not be evaluated: {error} Mend the test data and "
+            f"start the run again, or score it with `supclap evaluate {folder} --suite YOUR_SUITE.yaml`."
+        ) from error
     if not trainer.is_world_process_zero():
         return results
-    folder = Path(trainer.args.output_dir)
-    for task, arrays in queries.items():
-        save_queries(folder / FOLDER / f"{task}.npz", arrays)
-    write_json(folder / RESULTS, results)
     manifest = trainer.manifest or build_manifest(splits, content_hashes=False)
     spent = time_so_far(trainer.state)
     record_run(folder, manifest, **spent, last_step=results["steps"], processes=trainer.args.world_size)
@@ -83,18 +65,54 @@ def evaluate_and_report(trainer: SupClapTrainer, splits: dict, test_data) -> dic
     except (ValueError, OSError) as error:  # the model is there; a card can be written later
         card = f"not written: {error}"
         print(f"warning: no card: {error} `supclap card {folder}` writes it.", file=sys.stderr)
-    lines = [f"\nSupCLAP, {results['steps']} steps, seed {results['seed']}; {CHOSEN_ON[results['chosen_on']]}"]
-    if "retrieval" in results:
-        pools = f"in pools of {results['pool_size']} clips" if results["pool_size"] else "in one pool"
-        lines += [f"Retrieval on the test split, {results['n_clips']} clips {pools}, 95 % intervals over clips:"]
-        if len(results["languages"]) > 1:
-            lines += [f"Unweighted mean over the languages {', '.join(results['languages'])}, each on its own:"]
-        lines += [format_table(results["retrieval"])]
-    if "zero_shot" in results:
-        lines += [f"Zero-shot classification of the test clips, {results['zero_shot']['n_labels']} classes:"]
-        lines += [format_table({"accuracy": results["zero_shot"]["accuracy"]})]
-    print("\n".join([*lines, *_warnings(trainer), *_written(trainer), f"{'card':11}  {card}"]))
+    print("\n".join([*_scores(results), *_warnings(trainer), *_written(trainer), f"{'card':11}  {card}"]))
     return results
+
+
+def _test_tasks(trainer: SupClapTrainer, rows: Sequence[dict], test_data: Sequence[dict]) -> list[Task]:
+    """Retrieval of the test data, and classification of those recordings of the test split that have a label."""
+    recipe = Path(trainer.args.output_dir) / RECIPE
+    data = read_json_object(recipe).get("data_dir") if recipe.is_file() else None
+    name = Path(data).name if data else "test data of the run"
+    languages = languages_of(captions_of(without_audio(test_data)))
+    pool_size = trainer.args.eval_pool_size
+    several = languages if len(languages) > 1 else []
+    tasks = [Task(RETRIEVAL, "retrieval", rows=test_data, data_dir=name, languages=several, pool_size=pool_size)]
+    labels = [row.get("label") for row in without_audio(rows)]
+    if len(set(labels) - {None, ""}) > 1:
+        labelled = select(rows, [index for index, label in enumerate(labels) if label], removed_of(rows))
+        templates = list(trainer.args.zero_shot_templates)
+        tasks.append(Task(ZERO_SHOT, "zero_shot", rows=labelled, data_dir=name, templates=templates))
+    return tasks
+
+
+def _evaluate(trainer: SupClapTrainer, tasks: Sequence[Task]) -> dict[str, Any]:
+    """Runs the tasks with the model in memory. All processes embed, the first one writes."""
+    folder, first = Path(trainer.args.output_dir), trainer.is_world_process_zero()
+    # the results may be published, so they name the folder without its path
+    encoder = trainer.encoder(folder.name, fingerprint_supclap(folder) if first else "", with_contents=True)
+    return evaluate_suite(
+        encoder,
+        Suite("training", tuple(tasks)),
+        folder if first else None,
+        chosen_on=trainer.args.chosen_on,
+        report=lambda line: None,
+        progress=first and not trainer.args.disable_tqdm,
+        of_run={"seed": trainer.args.seed, "steps": trainer.state.global_step},
+    )
+
+
+def _scores(results: Mapping[str, Any]) -> Iterator[str]:
+    yield f"\nSupCLAP, {results['steps']} steps, seed {results['seed']}; {CHOSEN_ON[results['chosen_on']]}"
+    if retrieval := entry_of(results, RETRIEVAL):
+        pools = f"in pools of {retrieval['pool_size']} clips" if retrieval["pool_size"] else "in one pool"
+        yield f"Retrieval on the test split, {retrieval['n_clips']} clips {pools}, 95 % intervals over clips:"
+        if languages := retrieval["record"].get("languages"):
+            yield f"Unweighted mean over the languages {', '.join(languages)}, each on its own:"
+        yield format_table(retrieval["metrics"])
+    if zero_shot := entry_of(results, ZERO_SHOT):
+        yield f"Zero-shot classification of the test clips, {zero_shot['n_labels']} classes:"
+        yield format_table(zero_shot["metrics"])
 
 
 def _warnings(trainer: SupClapTrainer) -> list[str]:
@@ -118,7 +136,7 @@ def _written(trainer: SupClapTrainer) -> list[str]:
         "last": last,
         "data": folder / MANIFEST,
         "run": folder / RUN,
-        "queries": folder / FOLDER,
+        "queries": folder / QUERIES,
         "drift": folder / DRIFT,
         "left out": folder / NONFINITE_BATCHES,
         "tensorboard": folder / "runs",

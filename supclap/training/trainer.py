@@ -1,22 +1,20 @@
 """The Trainer of SupCLAP."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 from transformers import TrainerState
-from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
-from supclap.data.rows import caption_languages
 from supclap.data.streaming import StreamedClips
 from supclap.errors import SettingsError
-from supclap.evaluation.encoders import SupClapEncoder
-from supclap.evaluation.languages import LanguageScores, mean_metrics, scores_by_language, split_by_language
-from supclap.evaluation.retrieval import retrieval_metrics
-from supclap.evaluation.zero_shot import encode_labels, zero_shot_metrics
+from supclap.evaluation.inputs import Column, without_audio
+from supclap.evaluation.languages import EmbeddedClips, captions_of, languages_of, retrieval_scores, retrieve
+from supclap.evaluation.zero_shot import embed_labels, zero_shot_metrics
 from supclap.losses import SupClapLoss
 from supclap.training.arguments import SupClapTrainingArguments
 from supclap.training.batches import (
@@ -38,6 +36,7 @@ from supclap.training.metric_choice import check_best_metric
 from supclap.training.model import SupClapForContrastiveTraining
 from supclap.training.objective import base_loss, build_criterion
 from supclap.training.optimizers import apply_layer_decay, choose_optimizer
+from supclap.training.sharded_encoder import ShardedEncoder
 from supclap.training.step_values import StepValues
 from supclap.training.text_cache import FrozenTextCallback
 from supclap.training.towers import check_dual_encoder, limit_logit_scale, log_scales, logit_scale
@@ -45,20 +44,6 @@ from supclap.training.towers import check_dual_encoder, limit_logit_scale, log_s
 
 # The parts of training that join by themselves where the arguments ask for them.
 PARTS = (EpochCallback, WeightAverage, WeightWarmupCallback, DriftCallback, FrozenTextCallback)
-
-
-class _Embedder(torch.nn.Module):
-    """A dual encoder that embeds through the training module's own forward, where FSDP gathers the shards."""
-
-    def __init__(self, model: SupClapForContrastiveTraining):
-        super().__init__()
-        self.model = model
-        self.config = model.clap.config
-
-    def get_audio_features(self, **inputs: torch.Tensor) -> BaseModelOutputWithPooling:
-        return BaseModelOutputWithPooling(pooler_output=self.model(**inputs))
-
-    get_text_features = get_audio_features
 
 
 def _check_model(model: torch.nn.Module, args: SupClapTrainingArguments) -> None:
@@ -268,77 +253,52 @@ class SupClapTrainer(CheckpointingTrainer):
         """
         self.callback_handler.eval_dataloader = dataloader
         with self._averaged():
-            return self._retrieval_loop(dataloader, metric_key_prefix)
+            embeds, texts, clip_of, metrics = self._score(dataloader.dataset)
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
+        return EvalLoopOutput((embeds.numpy(), texts.numpy()), clip_of, metrics, num_samples=len(embeds))
 
-    def _retrieval_loop(self, dataloader, metric_key_prefix: str) -> EvalLoopOutput:
-        audio, text, text_to_audio, rows = self._embed(dataloader)
-        pool = self._pool_size(len(audio))
-        parts = split_by_language(audio, text, text_to_audio, rows).values()
-        metrics = mean_metrics(
-            [
-                retrieval_metrics(
-                    part.audio, part.text, part.text_to_audio, pool_size=self._pool_size(len(part.audio))
-                )
-                for part in parts
-            ]
-        )
-        first = text[torch.searchsorted(text_to_audio, torch.arange(len(audio)))]
+    def _score(self, dataset: Sequence[dict]) -> tuple[torch.Tensor, torch.Tensor, np.ndarray, dict[str, float | int]]:
+        """Embeddings of the clips (n, D) and captions (m, D), the clip of each caption (m,), and the metrics.
+
+        These are the retrieval as at the end of a run but without intervals, the loss of each clip with its first caption,
+        and, where every row has a label, the accuracy of classification.
+        """
+        encoder, rows = self.encoder(), without_audio(dataset)
+        captions, ids = captions_of(rows), [str(row["id"]) for row in rows]
+        clips = EmbeddedClips(ids, *encoder.embed_audio(Column(dataset, "audio"), ids, self._show_progress))
+        by_language = {
+            language: retrieve(encoder, clips, captions, language, self.args.eval_pool_size)
+            for language in languages_of(captions)
+        }
+        metrics = {name: one["value"] for name, one in retrieval_scores(by_language, intervals=False).items()}
+        ranks = [one.ranks for one in by_language.values()]
+        metrics["n_audio"] = max(len(one.audio_clips) for one in ranks)
+        metrics["n_text"] = sum(len(one.text_clips) for one in ranks)
+        texts = torch.empty(len(captions), clips.embeds.shape[1])
+        for one in by_language.values():
+            texts[one.captions] = one.text
+        clip_of = np.array([caption.clip for caption in captions])
+        first = texts[np.unique(clip_of, return_index=True)[1]]
         scale, bias = logit_scale(self._clap).detach().cpu(), getattr(self._clap, "logit_bias", None)
         bias = None if bias is None else bias.detach().cpu()
-        metrics["loss"] = base_loss(self.args.objective, audio, first, scale, bias, pool)
-        labels = [row["label"] for row in rows]
+        pool_size = min(self.args.eval_pool_size or len(ids), len(ids))
+        metrics["loss"] = base_loss(self.args.objective, clips.embeds, first, scale, bias, pool_size)
+        labels = [row.get("label") for row in rows]
         if None not in labels and len(set(labels)) > 1:
-            metrics["zero_shot/accuracy"] = self._zero_shot_accuracy(audio, labels)
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
-        return EvalLoopOutput((audio.numpy(), text.numpy()), text_to_audio.numpy(), metrics, num_samples=len(audio))
+            names = sorted(set(labels))
+            label_embeds = embed_labels(encoder, names, self.args.zero_shot_templates)
+            targets = [names.index(label) for label in labels]
+            metrics["zero_shot/accuracy"] = zero_shot_metrics(clips.embeds, label_embeds, targets)["accuracy"]
+        return clips.embeds, texts, clip_of, metrics
 
-    def retrieval(self, dataset) -> LanguageScores:
-        """Retrieval metrics of rows with their 95 % bootstrap intervals, in pools as in evaluation; of captions in several
-        languages each on its own, and the mean over them.
-        """
-        loader = self.get_eval_dataloader(dataset)
-        self.callback_handler.eval_dataloader = loader  # whose length the bar shows
-        audio, text, text_to_audio, rows = self._embed(loader)
-        parts = split_by_language(audio, text, text_to_audio, rows)
-        scores = scores_by_language(parts, rows, self.args.eval_pool_size)
-        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, scores.metrics)
-        return scores
+    def encoder(self, name: str = "training", fingerprint: str = "", with_contents: bool = False) -> ShardedEncoder:
+        """The model as an evaluation embeds with it; arguments as in [`ShardedEncoder`]. All processes call it alike."""
+        size = self.args.eval_batch_size
+        return ShardedEncoder(self.model, self.processing_class, size, name, fingerprint, with_contents)
 
-    def embedder(self) -> torch.nn.Module:
-        """The dual encoder as evaluation calls it, also where its weights are shards."""
-        return _Embedder(self.model)
+    def _show_progress(self, done: int, total: int) -> None:
+        self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
 
     @property
     def _clap(self) -> torch.nn.Module:
         return self.accelerator.unwrap_model(self.model).clap
-
-    def _pool_size(self, n_clips: int) -> int:
-        return min(self.args.eval_pool_size or n_clips, n_clips)
-
-    def _zero_shot_accuracy(self, audio: torch.Tensor, labels: list[str]) -> float:
-        names = sorted(set(labels))
-        embeds = encode_labels(self.embedder(), self.processing_class, names, self.args.zero_shot_templates)
-        return zero_shot_metrics(audio, embeds, [names.index(label) for label in labels])["accuracy"]
-
-    def _embed(self, dataloader) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[dict]]:
-        """Embeddings of all clips (n, D) and captions (m, D) of all ranks, the clip of each caption (m,), and the rows
-        of the clips without their audio; `label` is `None` where a clip has none.
-        """
-        embedded = []
-        encoder = SupClapEncoder(self.embedder(), self.processing_class, name="training", fingerprint="")
-        for rows in dataloader:
-            # one pass each, as sharded ranks must take the same number of them
-            audio = encoder.embed_audio([row["audio"] for row in rows], len(rows))
-            captions = [caption for row in rows for caption in row["captions"]]
-            languages = [code for row in rows for code in caption_languages(row)]
-            texts = encoder.embed_texts(captions, None if None in languages else languages, len(captions))
-            per_clip = torch.as_tensor(texts).split([len(row["captions"]) for row in rows])
-            kept = ("id", "captions", "label", "language")
-            named = [{key: row.get(key) for key in kept} for row in rows]
-            local = list(zip(torch.as_tensor(audio), per_clip, named, strict=True))
-            embedded += self.accelerator.gather_for_metrics(local, use_gather_object=True)
-            self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
-        clips, texts, rows = zip(*embedded, strict=True)
-        counts = torch.tensor([len(captions) for captions in texts])
-        text_to_audio = torch.repeat_interleave(torch.arange(len(clips)), counts)
-        return torch.stack(clips), torch.cat(texts), text_to_audio, list(rows)

@@ -12,14 +12,13 @@ from supclap.cli.compare import comparison_table
 from supclap.errors import CompareError
 from supclap.evaluation import retrieval_metrics, retrieval_ranks
 from supclap.evaluation.compare import compare_runs
-from supclap.evaluation.inputs import CHOSEN_ON
 from supclap.evaluation.intervals import (
     bootstrap_mean_average_precision,
     mean_average_precisions,
     paired_difference,
     permutation_p_value,
 )
-from supclap.evaluation.queries import load_queries, metric_queries, retrieval_queries, save_queries
+from supclap.evaluation.results import CHOSEN_ON, load_queries, metric_queries, retrieval_queries, save_queries
 from supclap_cli import main
 
 

@@ -8,7 +8,7 @@ import torch
 from sklearn.metrics import average_precision_score
 
 from supclap.evaluation import retrieval_metrics
-from supclap.evaluation.queries import load_queries
+from supclap.evaluation.results import load_queries
 from support.scoring import WORDS, Counter, caption_rows, class_rows, clip, evaluate
 
 

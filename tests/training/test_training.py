@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from supclap import SupClapModel
+from supclap.evaluation.results import entry_of, read_results
 from supclap.training import runtime
 from support import processes
 
@@ -21,9 +22,10 @@ from support import processes
 def test_a_run_saves_a_model_results_and_curves_and_logs_every_part(recipe, tmp_path):
     printed = processes.finish(recipe)
     folder = tmp_path / "run"
-    results = json.loads((folder / "results.json").read_text())
-    assert results["retrieval"]["text_to_audio/recall@1"]["n"] == 8  # two captions of each of four clips
-    assert 0 <= results["zero_shot"]["accuracy"]["low"] <= results["zero_shot"]["accuracy"]["value"]
+    results = read_results(folder / "results.json")
+    retrieval, zero_shot = (entry_of(results, task)["metrics"] for task in ("retrieval", "zero_shot"))
+    assert retrieval["text_to_audio/recall@1"]["n"] == 8  # two captions of each of four clips
+    assert 0 <= zero_shot["accuracy"]["low"] <= zero_shot["accuracy"]["value"]
     assert (folder / "training_curves.png").read_bytes().startswith(b"\x89PNG")
     for place in (folder, folder / "checkpoint-12"):
         manifest = json.loads((place / "data_manifest.json").read_text())["splits"]
@@ -48,11 +50,11 @@ def test_a_checkpoint_chosen_on_the_test_set_as_in_the_paper_is_labelled(recipe,
     chosen = ["--choose_checkpoint_on", "test", "--metric_for_best_model", "text_to_audio/recall@1"]
     printed = processes.finish(recipe, *chosen, "--load_best_model_at_end", "true", "--max_steps", "4")
     assert "chosen on the TEST set" in printed
-    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    results = read_results(tmp_path / "run" / "results.json")
     assert results["chosen_on"] == "test"
     # the test split is what training evaluated: its best score is the one reported
     state = json.loads((tmp_path / "run" / "checkpoint-4" / "trainer_state.json").read_text())
-    assert state["best_metric"] == results["retrieval"]["text_to_audio/recall@1"]["value"]
+    assert state["best_metric"] == entry_of(results, "retrieval")["metrics"]["text_to_audio/recall@1"]["value"]
 
 
 def test_choosing_on_the_test_set_needs_a_choice(tmp_path):
@@ -79,35 +81,32 @@ def test_the_queries_a_run_saves_give_its_results_again(tiny_model, processor, t
     ]
     args = SupClapTrainingArguments(str(tmp_path), use_cpu=True, eval_pool_size=3)
     results = evaluate_and_report(SupClapTrainer(tiny_model, args, processing_class=processor), {"test": rows}, rows)
-    assert results["pool_size"] == 3
+    assert entry_of(results, "retrieval")["pool_size"] == 3
     comparisons, _ = compare_runs([tmp_path], [tmp_path])
     again = {(one.task, one.metric): one.a for one in comparisons}
     assert again == {
-        **{("retrieval", name): metric["value"] for name, metric in results["retrieval"].items()},
-        ("zero_shot", "accuracy"): results["zero_shot"]["accuracy"]["value"],
+        (entry["task"], name): metric["value"]
+        for entry in results["results"]
+        for name, metric in entry["metrics"].items()
+        if not name.endswith("median_rank")
     }
     printed = capsys.readouterr().out
     assert "last checkpoint, chosen by no score" in printed
     assert "7 clips in pools of 3 clips" in printed
 
 
-def test_the_bar_of_the_final_evaluation_is_closed_before_the_summary(tiny_model, processor, tmp_path):
+def test_the_bar_of_the_final_evaluation_is_closed_before_the_summary(tiny_model, processor, tmp_path, capfd):
     from supclap import SupClapTrainer, SupClapTrainingArguments
-    from supclap.training.callbacks.progress import ShortProgressCallback
-
-    bars = []
-
-    class Recording(ShortProgressCallback):
-        def on_prediction_step(self, *args, **kwargs):
-            super().on_prediction_step(*args, **kwargs)
-            bars.append(self.prediction_bar)
+    from supclap.training.report import evaluate_and_report
 
     args = SupClapTrainingArguments(str(tmp_path), use_cpu=True)
-    trainer = SupClapTrainer(tiny_model, args, processing_class=processor, callbacks=[Recording()])
+    trainer = SupClapTrainer(tiny_model, args, processing_class=processor)
     audio = {"array": np.ones(8000, "f4"), "sampling_rate": 16000}
-    trainer.retrieval([{"id": "a", "audio": audio, "captions": ["x"]}])
-    assert bars
-    assert all(bar.disable for bar in bars), "tqdm disables a bar that is closed"
+    rows = [{"id": "a", "audio": audio, "captions": ["x"]}]
+    evaluate_and_report(trainer, {"test": rows}, rows)
+    printed = capfd.readouterr().err
+    assert "retrieval: 100%" in printed
+    assert printed.endswith("\n"), "tqdm ends the line of a bar that is closed"
 
 
 def test_a_pool_size_above_the_number_of_clips_is_told_as_one_pool(tiny_model, processor, tmp_path, capsys):
@@ -120,12 +119,13 @@ def test_a_pool_size_above_the_number_of_clips_is_told_as_one_pool(tiny_model, p
     ]
     args = SupClapTrainingArguments(str(tmp_path), use_cpu=True, eval_pool_size=100)
     results = evaluate_and_report(SupClapTrainer(tiny_model, args, processing_class=processor), {"test": rows}, rows)
-    assert results["pool_size"] is None
+    assert entry_of(results, "retrieval")["pool_size"] is None
     assert "3 clips in one pool" in capsys.readouterr().out
 
 
 def test_evaluation_takes_one_clip_with_a_label_and_gives_numbers(tiny_model, processor, tmp_path):
     from supclap import SupClapTrainer, SupClapTrainingArguments
+    from supclap.training.report import evaluate_and_report
 
     args = SupClapTrainingArguments(str(tmp_path), use_cpu=True, eval_pool_size=100)
     row = {"id": "a", "audio": {"array": np.ones(8000, "f4"), "sampling_rate": 16000}, "captions": ["x"], "label": "x"}
@@ -133,8 +133,8 @@ def test_evaluation_takes_one_clip_with_a_label_and_gives_numbers(tiny_model, pr
     metrics = trainer.evaluate()
     assert metrics["eval_text_to_audio/recall@1"] == 1.0
     assert metrics["eval_loss"] == 0.0
-    with_intervals = trainer.retrieval([row]).metrics
-    assert with_intervals["text_to_audio/recall@1"] == {"value": 1.0, "low": None, "high": None, "n": 1}
+    (entry,) = evaluate_and_report(trainer, {"test": [row]}, [row])["results"]
+    assert entry["metrics"]["text_to_audio/recall@1"] == {"value": 1.0, "low": None, "high": None, "n": 1}
 
 
 def test_captions_of_each_language_are_scored_on_their_own_and_averaged(tiny_model, processor, tmp_path, capsys):
@@ -153,12 +153,16 @@ def test_captions_of_each_language_are_scored_on_their_own_and_averaged(tiny_mod
 
     args = SupClapTrainingArguments(str(tmp_path), use_cpu=True, eval_pool_size=3)
     trainer = SupClapTrainer(tiny_model, args, processing_class=processor, eval_dataset=rows_of(["en", "fr"]))
-    alone = [trainer.retrieval(rows_of([code])).metrics for code in ("en", "fr")]
+    alone = [
+        evaluate_and_report(trainer, {"test": rows_of([code])}, rows_of([code]))["results"][0]["metrics"]
+        for code in ("en", "fr")
+    ]
     metrics = trainer.evaluate()
     results = evaluate_and_report(trainer, {"test": rows_of(["en", "fr"])}, rows_of(["en", "fr"]))
-    assert results["languages"] == ["eng_Latn", "fra_Latn"]
-    assert list(results["retrieval_by_language"].values()) == alone
-    for name, metric in results["retrieval"].items():
+    *languages, mean = results["results"]
+    assert [entry["language"] for entry in results["results"]] == ["eng_Latn", "fra_Latn", "mean"]
+    assert [entry["metrics"] for entry in languages] == alone
+    for name, metric in mean["metrics"].items():
         expected = np.mean([one[name]["value"] for one in alone])
         assert metric["value"] == pytest.approx(expected)
         assert metrics[f"eval_{name}"] == pytest.approx(expected)
@@ -241,8 +245,8 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(recipe, tmp_path):
 def test_training_learns_the_tones(recipe, tmp_path):
     plain = ("--caption_columns", "[caption]", "--max_duration", "null", "--eval_strategy", "no")
     processes.finish(recipe, *plain, "--max_steps", "60", "--save_steps", "60", "--warmup_steps", "6")
-    results = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert results["zero_shot"]["accuracy"]["value"] == 1.0
+    results = read_results(tmp_path / "run" / "results.json")
+    assert entry_of(results, "zero_shot")["metrics"]["accuracy"]["value"] == 1.0
 
 
 @pytest.mark.parametrize(
