@@ -12,7 +12,7 @@ from training_setup import TEXT_MODEL, noise_rows
 from transformers import AutoTokenizer, M2M100Config
 from transformers.models.m2m_100.modeling_m2m_100 import M2M100Encoder
 
-from train_supclap import main as train
+from supclap.cli.train import train
 
 
 SONAR = {
@@ -46,7 +46,14 @@ def main() -> None:
             part = rows[number :: len(splits)]
             table = ["file_name,caption", *(f'{Path(row["audio"]).name},"{row["captions"][0]}"' for row in part)]
             (root / f"{split}.csv").write_text("\n".join(table))
-        towers = ["--text_model", str(root / "text"), "--audio_model", "ced-base", "--input_statistics_batches", "1"]
+        towers = [
+            "--text_model",
+            str(root / "text"),
+            "--audio_model",
+            "random:ced-base",
+            "--input_statistics_batches",
+            "1",
+        ]
         steps = ["--max_steps", str(options.steps), "--per_device_train_batch_size", str(options.pairs)]
         train([options.recipe, "--dry-run", "--data_dir", folder, *towers, *steps, *overrides])
 

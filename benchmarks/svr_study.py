@@ -32,7 +32,7 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT)]
 from study_controls import ControlledLoss  # noqa: E402
 
-import train_supclap  # noqa: E402
+from supclap.cli.train import train  # noqa: E402
 from supclap.training.callbacks.drift import read_drift  # noqa: E402
 from supclap.training.objective import build_criterion  # noqa: E402
 
@@ -47,7 +47,7 @@ KEPT = (RESULTS, DRIFT, RECIPE, RUN)
 def train_row(argv: list[str], controls: dict) -> None:
     """Trains a recipe with the controls of a row; without any, with the objective of the library."""
     criterion = partial(build_criterion, loss=ControlledLoss, **controls) if controls else None
-    train_supclap.main(argv, criterion)
+    train(argv, criterion)
 
 
 def row_on_recipe(recipe: Path, row: str, path: Path) -> dict:

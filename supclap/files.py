@@ -1,12 +1,15 @@
-"""Names of the files that a run leaves, and files that are written whole or not at all."""
+"""Names of the files that a run leaves, YAML, and files that are written whole or not at all."""
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from supclap.errors import DataError
 
@@ -45,6 +48,13 @@ def replacing(path: str | Path) -> Iterator[Path]:
         raise
 
 
+def check_is_new(folder: str | Path) -> None:
+    """Raises a `FileExistsError` where a folder to be written exists already, unless it is empty."""
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileExistsError(f"{folder} exists already; choose another folder or remove it.")
+
+
 def write_whole(path: str | Path, content: str | bytes) -> None:
     """Writes a file whole or not at all; a text is written as UTF-8."""
     with replacing(path) as part:
@@ -70,6 +80,45 @@ def read_json_object(path: str | Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise DataError(f"{path} holds {type(content).__name__}, not an object. Restore or remove it.")
     return content
+
+
+class _Yaml12Loader(yaml.SafeLoader):
+    """YAML whose plain words mean what the core schema of YAML 1.2 says.
+
+    PyYAML reads YAML 1.1, where `no` is false, `010` is 8, `12:30` is 750, `2024-01-01` a date and `1e-4` a text.
+    """
+
+    yaml_implicit_resolvers: dict = {}
+
+
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?[0-9]+", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("merge", r"<<", "<"),
+):
+    _Yaml12Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first))
+_Yaml12Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.value))
+
+
+def parse_yaml(text: str) -> Any:
+    """What a text in YAML 1.2 holds: `no` is a word, and only `true` and `false` are booleans.
+
+    Raises:
+        ValueError: It is not YAML; the message is one line that says where.
+    """
+    try:
+        return yaml.load(text, _Yaml12Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        raise ValueError(f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}") from None
+    except (yaml.YAMLError, TypeError) as error:
+        raise ValueError(" ".join(str(error).split())) from None
 
 
 def flush(path: Path) -> None:

@@ -44,11 +44,21 @@ class Facts:
         if config.get("model_type") != "supclap":
             raise ValueError(f"{folder} holds a {config.get('model_type')!r} model, not 'supclap'.")
         others = [read_json(folder / name) for name in (RECIPE, RESULTS, RUN)]
-        return cls(folder, config, read_json(folder / PROCESSOR), *others, read_emissions(folder / EMISSIONS))
+        facts = cls(folder, config, read_json(folder / PROCESSOR), *others, read_emissions(folder / EMISSIONS))
+        _rename_old_keys(facts.recipe)
+        return facts
 
     @property
     def data_name(self) -> str:
         return Path(self.recipe["data_dir"]).name if self.recipe.get("data_dir") else "unnamed data"
+
+
+def _rename_old_keys(recipe: dict) -> None:
+    """Gives the recipe of a run before 0.1 the names of today, so that its card says what it started from."""
+    if "model" in recipe:
+        recipe["checkpoint"] = recipe.pop("model")
+    if str(recipe.get("audio_model")).startswith("ced-"):  # random weights then; a folder was written ./ced-base
+        recipe["audio_model"] = f"random:{recipe['audio_model']}"
 
 
 class _Fields(dict):

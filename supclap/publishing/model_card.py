@@ -141,8 +141,8 @@ def tower_licenses(facts: Facts) -> dict[str, str]:
     recipe, config = facts.recipe, facts.config
     recorded = facts.run.get("licences", {})
     base = (
-        f"model that training went on from ({_shown(recipe['model'])})"
-        if recipe.get("model")
+        f"model that training went on from ({_shown(recipe['checkpoint'])})"
+        if recipe.get("checkpoint")
         else "published checkpoint that was converted"
     )
     names = {
@@ -164,9 +164,7 @@ def training_licenses(facts: Facts) -> set[str]:
 
 
 def _is_random_audio(facts: Facts) -> bool:
-    from modeling_supclap.configuration_supclap import CED_SIZES
-
-    return facts.recipe.get("audio_model") in CED_SIZES
+    return (facts.recipe.get("audio_model") or "").startswith("random:")
 
 
 def _shown(name: str | None) -> str:
@@ -176,7 +174,7 @@ def _shown(name: str | None) -> str:
 
 def _base_models(facts: Facts) -> list[str]:
     """Hub ids among the models that the recipe names; folders and packages are none."""
-    names = [facts.recipe.get(key) for key in ("model", "text_model", "audio_model")]
+    names = [facts.recipe.get(key) for key in ("checkpoint", "text_model", "audio_model")]
     return [name for name in names if name and name.count("/") == 1 and ":" not in name and not Path(name).exists()]
 
 
@@ -342,9 +340,9 @@ def _parameter_count(folder: Path) -> int:
 def _training(facts: Facts) -> str:
     if not facts.recipe:
         return "Nothing is recorded about the training."
-    text = _shown(facts.recipe.get("text_model") or facts.recipe.get("model"))
+    text = _shown(facts.recipe.get("text_model") or facts.recipe.get("checkpoint"))
     audio = "random weights" if _is_random_audio(facts) else f"`{_shown(facts.recipe.get('audio_model'))}`"
-    start = f"Started from `{text}`" + ("." if facts.recipe.get("model") else f" (text) and {audio} (audio).")
+    start = f"Started from `{text}`" + ("." if facts.recipe.get("checkpoint") else f" (text) and {audio} (audio).")
     rows = ["| hyper-parameter | value |", "| --- | --- |"]
     overridden = {"num_train_epochs"} if (facts.recipe.get("max_steps") or 0) > 0 else set()
     rows += [
@@ -412,7 +410,7 @@ def _emissions(facts: Facts) -> dict | None:
     return {
         "emissions": float(f"{1000 * sum(facts.emissions):.4g}"),  # g
         "source": "codecarbon",
-        "training_type": "fine-tuning" if facts.recipe.get("model") else "pre-training",
+        "training_type": "fine-tuning" if facts.recipe.get("checkpoint") else "pre-training",
         "hardware_used": _hardware(facts),
     }
 

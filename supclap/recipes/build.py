@@ -2,7 +2,7 @@
 
 import itertools
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
@@ -14,18 +14,18 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 from transformers.integrations import get_available_reporting_integrations
 
-from modeling_supclap import CED_SIZES, CedConfig, SupClapModel
+from modeling_supclap import CedConfig, SupClapModel
 from processing_supclap import SupClapFeatureExtractor, SupClapProcessor
+from supclap.data.arguments import DataArguments
 from supclap.data.augment import SpectrogramAugment, WaveformAugment
 from supclap.data.collator import ContrastiveCollator
 from supclap.data.dataset import CaptionedClips
 from supclap.data.scenes import SceneMixer
 from supclap.data.streaming import RowStream, StreamedClips
-from supclap.errors import RecipeError
-from supclap.recipes.parser import DataArguments, ModelArguments
-from supclap.recipes.validation import check_value, unknown_key
+from supclap.errors import RecipeError, did_you_mean
+from supclap.recipes.arguments import RANDOM, ModelArguments
 from supclap.training.arguments import SupClapTrainingArguments
-from supclap.training.layer_rates import encoder_layers
+from supclap.training.towers import encoder_layers
 
 
 T = TypeVar("T")
@@ -33,11 +33,18 @@ TRACKERS = ("tensorboard", "trackio", "wandb")  # of the extra "tracking"
 
 
 def resolve_model_path(name: str) -> str:
-    """A folder, a Hub id, or `package:folder` for weights that an installed Python package carries."""
+    """The folder that `package:folder` means, where an installed Python package carries weights; other names as they are.
+
+    Raises:
+        RecipeError: The package is not installed, or the path leads out of it.
+    """
     if not name.startswith("package:"):
         return name
     package, _, folder = name.removeprefix("package:").partition("/")
-    spec = find_spec(package)
+    try:
+        spec = find_spec(package)
+    except (ImportError, ValueError):  # the package around a nested one is missing, or there is no name at all
+        spec = None
     if spec is None or spec.origin is None:
         raise RecipeError(
             f"text_model {name!r}: the package {package!r} is not installed. The quickstart needs "
@@ -54,11 +61,11 @@ def _make(key: str, kind: Callable[..., T], fields: dict[str, Any]) -> T:
     """An object from the fields that a recipe gives under a key, each of which is allowed by itself."""
     try:
         return kind(**fields)
-    except (TypeError, ValueError, StrictDataclassError) as error:
-        raise RecipeError(f"{key} {fields!r}: {_first_lines(error)}") from error
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise RecipeError(f"{key} {fields!r}: {_shortened(error)}") from error
 
 
-def _first_lines(error: Exception) -> str:
+def _shortened(error: Exception) -> str:
     return textwrap.shorten(str(error), 300)
 
 
@@ -66,7 +73,7 @@ def _first_lines(error: Exception) -> str:
 def _loading(key: str, name: str) -> Iterator[None]:
     """Raises a [`RecipeError`] when the folder or Hub id that a key names holds no model."""
     rest = {
-        "model": "processor_config.json and the files of the tokenizer",
+        "checkpoint": "processor_config.json and the files of the tokenizer",
         "text_model": "the files of its tokenizer",
         "audio_model": "preprocessor_config.json",
     }
@@ -90,73 +97,69 @@ def _loading(key: str, name: str) -> Iterator[None]:
         raise RecipeError(f"{key} {name!r} {where}{told}. A model's folder holds {holds}.") from error
 
 
-@contextmanager
-def _changing_text(text_model: str, fields: dict[str, Any] | None) -> Iterator[None]:
-    """Raises a [`RecipeError`] when a text encoder has no such fields, or its weights do not fit them."""
-    if not fields:
-        yield
-        return
+def _text_fields(text_model: str, names: Iterable[str]) -> dict[str, Any]:
+    """Fields of the configuration of a text encoder; one that it lacks raises a [`RecipeError`]."""
     known = AutoConfig.from_pretrained(text_model).to_dict()
-    for name, value in fields.items():
+    for name in names:
         if name not in known:
-            raise unknown_key(name, list(known), "text_config")
-        check_value(f"text_config.{name}", value)
+            raise RecipeError(f"text_config: unknown key {name!r}; {did_you_mean(name, list(known))}")
+    return {name: known[name] for name in names}
+
+
+@contextmanager
+def _changing(fields: dict[str, dict[str, Any] | None], there: dict[str, Any]) -> Iterator[None]:
+    """Raises a [`RecipeError`] when encoders cannot be built with the fields that a recipe gives for them.
+
+    Args:
+        fields: The key of the recipe, and what it gives.
+        there: What the text encoder has in place of it.
+    """
     try:
         yield
-    except (TypeError, ValueError, KeyError, RuntimeError, StrictDataclassError) as error:
-        there = {name: known[name] for name in fields}
-        raise RecipeError(
-            f"text_config {fields!r} does not fit the encoder, which has {there!r}: {_first_lines(error)}"
-        ) from error
+    except (TypeError, ValueError, KeyError, RuntimeError, ArithmeticError, StrictDataclassError) as error:
+        given = ", ".join(f"{key} {value!r}" for key, value in fields.items() if value)
+        if not given:
+            raise
+        has = f", which has {there!r}" if there else ""
+        reason = f"it knows no {error}" if isinstance(error, KeyError) else _shortened(error)
+        raise RecipeError(f"{given} does not fit the encoder{has}: {reason}") from error
 
 
 def build_processor(args: ModelArguments) -> SupClapProcessor:
+    """The tokenizer and the feature extractor of the model to train."""
     from transformers import AutoTokenizer
 
-    if args.model is not None:
-        with _loading("model", args.model):
-            return SupClapProcessor.from_pretrained(args.model)
-    if args.text_model is None:
-        raise RecipeError("model section: set text_model (a text encoder) or model (a SupCLAP model to go on from).")
+    check_start(args)
+    if args.checkpoint is not None:
+        with _loading("checkpoint", args.checkpoint):
+            return SupClapProcessor.from_pretrained(args.checkpoint)
     text_model = resolve_model_path(args.text_model)
     with _loading("text_model", text_model):
         tokenizer = AutoTokenizer.from_pretrained(text_model)
-    if args.audio_model in CED_SIZES:
-        feature_extractor = _make("features", SupClapFeatureExtractor, args.features or {})
+    if has_random_audio_encoder(args):
+        feature_extractor = _make("feature_extractor", SupClapFeatureExtractor, args.feature_extractor or {})
         return SupClapProcessor(feature_extractor=feature_extractor, tokenizer=tokenizer)
-    if args.features:
-        raise RecipeError("model section: features is for random weights; a pretrained encoder brings its own.")
     with _loading("audio_model", args.audio_model):
         return SupClapProcessor.from_text_audio_pretrained(text_model, args.audio_model)
 
 
 def build_model(args: ModelArguments) -> SupClapModel:
     """The model to train, in fp32 whatever type it was saved in."""
-    if args.model is not None:
-        _check_alone(args)
-        model = SupClapModel.from_pretrained(args.model, dtype=torch.float32)
+    check_start(args)
+    if args.checkpoint is not None:
+        model = SupClapModel.from_pretrained(args.checkpoint, dtype=torch.float32)
         if args.logit_bias_init_value is not None and model.logit_bias is None:  # to go on with SigLIP
             model.config.logit_bias_init_value = args.logit_bias_init_value
             model.logit_bias = torch.nn.Parameter(torch.full((1,), float(args.logit_bias_init_value)))
     else:
-        fields = args.audio_config or {}
-        if args.audio_model in CED_SIZES:
-            if Path(args.audio_model).is_dir():
-                raise RecipeError(
-                    f"audio_model {args.audio_model!r} is a size, of random weights, and a folder here: write "
-                    f"./{args.audio_model} for the folder, or rename it."
-                )
-            print(f"audio encoder: random weights, {args.audio_model}")
-            audio = _make("audio_config", partial(CedConfig.from_size, args.audio_model), fields)
-        elif args.audio_config:
-            raise RecipeError(
-                f"model section: audio_config is for random weights of a size ({', '.join(CED_SIZES)}), but "
-                f"audio_model is {args.audio_model!r}."
-            )
-        else:
-            audio = args.audio_model
+        audio: str | CedConfig = args.audio_model
         text_model = resolve_model_path(args.text_model)
-        with _changing_text(text_model, args.text_config):
+        there = _text_fields(text_model, args.text_config) if args.text_config else {}
+        with _changing({"text_config": args.text_config, "audio_config": args.audio_config}, there):
+            if has_random_audio_encoder(args):
+                size = args.audio_model.removeprefix(RANDOM)
+                print(f"audio encoder: random weights, {size}")
+                audio = CedConfig.from_size(size, **args.audio_config or {})
             model = SupClapModel.from_text_audio_pretrained(
                 text_model,
                 audio,
@@ -170,9 +173,7 @@ def build_model(args: ModelArguments) -> SupClapModel:
             try:
                 tower.set_attn_implementation(args.attn_implementation)
             except (ValueError, ImportError) as error:
-                raise RecipeError(
-                    f"attn_implementation {args.attn_implementation!r}: {_first_lines(error)}"
-                ) from error
+                raise RecipeError(f"attn_implementation {args.attn_implementation!r}: {_shortened(error)}") from error
             if tower.config._attn_implementation != args.attn_implementation:
                 raise RecipeError(
                     f"attn_implementation {args.attn_implementation!r}: {type(tower).__name__} has attention of its own "
@@ -188,24 +189,30 @@ def build_model(args: ModelArguments) -> SupClapModel:
     return model
 
 
-def _check_alone(args: ModelArguments) -> None:
-    """Raises a [`RecipeError`] when keys for a new model come with one to go on from, where they mean nothing."""
-    defaults = ModelArguments()
-    new = (
-        "text_model",
-        "text_config",
-        "audio_model",
-        "audio_config",
-        "features",
-        "projection_dim",
-        "logit_scale_init_value",
-    )
-    ignored = [name for name in new if getattr(args, name) != getattr(defaults, name)]
-    if ignored:
-        raise RecipeError(
-            f"model section: {', '.join(ignored)} would be ignored, as model: {args.model} brings its own; leave out one "
-            "or the other."
-        )
+def check_start(args: ModelArguments) -> None:
+    """Raises a [`RecipeError`] when the model section does not say what training starts from, or says it twice."""
+    if args.checkpoint is not None:
+        defaults = ModelArguments()
+        new = ("text_model", "text_config", "audio_model", "audio_config", "feature_extractor", "projection_dim")
+        ignored = [name for name in (*new, "logit_scale_init_value") if getattr(args, name) != getattr(defaults, name)]
+        if ignored:
+            raise RecipeError(
+                f"model section: {', '.join(ignored)} would be ignored, as checkpoint: {args.checkpoint} brings its own; "
+                "leave out one or the other."
+            )
+        return
+    for key, example in (
+        ("text_model", "a folder or Hub id"),
+        ("audio_model", f"{RANDOM}ced-base, a folder or Hub id"),
+    ):
+        if getattr(args, key) is None:
+            raise RecipeError(f"model section: set {key} ({example}), or checkpoint (a SupCLAP model to go on from).")
+    for key in ("audio_config", "feature_extractor"):
+        if getattr(args, key) and not has_random_audio_encoder(args):
+            raise RecipeError(
+                f"model section: {key} is for random weights ({RANDOM}ced-base), but audio_model is {args.audio_model!r}, "
+                "which brings its own."
+            )
 
 
 def freeze_first_layers(encoder: torch.nn.Module, count: int) -> None:
@@ -228,7 +235,8 @@ def freeze_first_layers(encoder: torch.nn.Module, count: int) -> None:
 
 
 def has_random_audio_encoder(args: ModelArguments) -> bool:
-    return args.model is None and args.audio_model in CED_SIZES
+    """Whether the audio encoder starts from random weights."""
+    return args.checkpoint is None and args.audio_model.startswith(RANDOM)
 
 
 def build_training_data(
@@ -312,7 +320,7 @@ def check_trackers(names: Sequence[str]) -> None:
 
 
 def check_stream_arguments(args: SupClapTrainingArguments) -> None:
-    """Raises a [`RecipeError`] for arguments of training that count the clips, which a stream does not tell."""
+    """Raises a [`RecipeError`] for arguments that need the number of clips, which is unknown for a stream."""
     if args.max_steps <= 0:
         raise RecipeError("streaming reads without end, so epochs do not count the steps: set max_steps.")
     for name in ("eval_strategy", "save_strategy", "logging_strategy"):

@@ -1,147 +1,108 @@
-"""Recipes: a YAML file plus `--key value` overrides, checked against the fields of a few dataclasses."""
+"""Reads a recipe: a YAML file plus `--key value` words, each value checked by the annotation of its field.
 
+`argparse` splits the command line, PyYAML reads the files (as YAML 1.2) and pydantic converts and checks the values. The
+larger parsers do not fit what a recipe is. `HfArgumentParser` has no null, no ranges, no lists or mappings
+on the command line and drops `Annotated`; OmegaConf knows no `Literal` and merges mappings, where a recipe replaces those
+of its base; jsonargparse would do, with pydantic for the ranges as here, but each of its errors fills several lines and
+it reads `no` as false, so that its messages and its YAML would have to be replaced: what is left of it is `argparse`.
+"""
+
+import argparse
 import dataclasses
+import types
 import typing
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from enum import EnumType
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
-from supclap.errors import RecipeError, SettingsError
-from supclap.recipes.validation import convert, convert_part, parts, unknown_key
+from supclap.data.arguments import DataArguments
+from supclap.data.field_types import checked
+from supclap.errors import RecipeError, SettingsError, did_you_mean, name_some
+from supclap.files import parse_yaml
+from supclap.recipes.arguments import SECTIONS, ModelArguments
 from supclap.training.arguments import SupClapTrainingArguments
 
 
-@dataclass
-class ModelArguments:
-    """The `model` section: which encoders, and what joins them."""
+class Key(NamedTuple):
+    """A key of a recipe: the section that it belongs into, and what its values may be."""
 
-    model: str | None = field(default=None, metadata={"help": "Folder or Hub id of a SupCLAP model to go on from."})
-    text_model: str | None = field(
-        default=None, metadata={"help": "Folder, Hub id or package:path of a text encoder."}
-    )
-    text_config: dict | None = field(
-        default=None, metadata={"help": "Fields of the text encoder's configuration to change, e.g. its dropout."}
-    )
-    audio_model: str = field(default="ced-base", metadata={"help": "CED size (random weights), folder or Hub id."})
-    audio_config: dict | None = field(default=None, metadata={"help": "Fields of CedConfig for random weights."})
-    attn_implementation: str | None = field(
-        default=None,
-        metadata={
-            "help": "Attention of both encoders in training: eager, sdpa, flash_attention_2; the default if null."
-        },
-    )
-    features: dict | None = field(
-        default=None, metadata={"help": "Fields of SupClapFeatureExtractor for random weights."}
-    )
-    projection_dim: int = field(default=1024, metadata={"help": "Size of the joint embedding."})
-    logit_scale_init_value: float = field(default=2.6592600369327783, metadata={"help": "Initial log(1/temperature)."})
-    logit_bias_init_value: float | None = field(default=None, metadata={"help": "Initial bias, for siglip."})
-    freeze_text: bool = field(default=False, metadata={"help": "Train only the projection of the text tower."})
-    frozen_text_layers: int | None = field(
-        default=None, metadata={"help": "Train the text tower but for its embeddings and first so many layers."}
-    )
-    freeze_audio: bool = field(default=False, metadata={"help": "Train only the projection of the audio tower."})
+    section: str
+    kind: Any
 
 
-@dataclass
-class DataArguments:
-    """The `data` section: where the clips are, how they are split, what is done to them in training."""
-
-    corpus: str | None = field(
-        default=None, metadata={"help": "A corpus by name (audiocaps, clotho, …) in place of tables; in data_dir."}
-    )
-    corpus_options: dict | None = field(default=None, metadata={"help": "Options of the corpus, by its module."})
-    corpora: list | None = field(
-        default=None, metadata={"help": "Mixture to train on: corpus, data_dir, splits, weight, options of each."}
-    )
-    epoch_size: int | None = field(default=None, metadata={"help": "Clips of an epoch of a mixture; all when null."})
-    skip_bad: bool = field(
-        default=False, metadata={"help": "Leave clips without usable audio or captions out, counted and listed."}
-    )
-    exclude_leaks_of: list | None = field(
-        default=None, metadata={"help": "Evaluation sets (or leak lists) whose recordings are not trained on."}
-    )
-    leak_lists: str | None = field(
-        default=None, metadata={"help": "Folder of published leak lists; data_dir if null."}
-    )
-    language_weights: dict[str, float] | None = field(
-        default=None, metadata={"help": "Weight of each language in the draw of a caption; all alike if null."}
-    )
-    streaming: bool = field(
-        default=False, metadata={"help": "Read the training clips as they are needed, without end; needs max_steps."}
-    )
-    shuffle_buffer: int = field(
-        default=1000, metadata={"help": "Clips of a stream that the order is drawn from, held in memory; 0 keeps it."}
-    )
-    content_hashes: bool = field(
-        default=True, metadata={"help": "Hash the audio for the manifest, which reads all of it once."}
-    )
-    data_dir: str | None = field(default=None, metadata={"help": "Folder of the clips and their metadata."})
-    train_file: str | None = field(default=None, metadata={"help": "CSV or JSON lines of the training clips."})
-    validation_file: str | None = field(default=None, metadata={"help": "The same for validation."})
-    test_file: str | None = field(default=None, metadata={"help": "The same for the final test."})
-    split_column: str | None = field(default=None, metadata={"help": "Column that assigns clips to splits."})
-    train_splits: list | None = field(
-        default=None, metadata={"help": "Its values for training; of a corpus, the splits or folds."}
-    )
-    validation_splits: list | None = field(default=None, metadata={"help": "Its values for validation."})
-    test_splits: list | None = field(default=None, metadata={"help": "Its values for the test."})
-    audio_column: str = field(default="file_name", metadata={"help": "Column of the file, relative to the metadata."})
-    caption_columns: list = field(
-        default_factory=lambda: ["captions"], metadata={"help": "Columns of captions; each may hold a list."}
-    )
-    label_column: str | None = field(default=None, metadata={"help": "Column of the class, for zero-shot evaluation."})
-    group_column: str | None = field(
-        default=None, metadata={"help": "Recordings of one group must not be split: training drops those that are."}
-    )
-    label_captions: dict | None = field(default=None, metadata={"help": "Captions of each class, by its label."})
-    max_duration: float | None = field(default=None, metadata={"help": "Crop training clips to so many seconds."})
-    scenes: dict | None = field(default=None, metadata={"help": "Arguments of SceneMixer for training; none if null."})
-    validation_scenes: dict | None = field(
-        default=None, metadata={"help": "Arguments of SceneMixer for validation; the clips themselves if null."}
-    )
-    test_scenes: dict | None = field(default=None, metadata={"help": "The same for the test."})
-    waveform_augment: dict | None = field(default=None, metadata={"help": "Arguments of WaveformAugment."})
-    spectrogram_augment: dict | None = field(default=None, metadata={"help": "Arguments of SpectrogramAugment."})
-    input_statistics_batches: int = field(
-        default=16, metadata={"help": "Training batches to set the input normalisation of a random encoder from."}
-    )
+@cache
+def keys() -> dict[str, Key]:
+    """Every key of a recipe, by its name; names are unique over all sections."""
+    found = {}
+    for section, arguments in SECTIONS.items():
+        hints = typing.get_type_hints(arguments, include_extras=True)
+        for item in dataclasses.fields(arguments):
+            if item.init:
+                found[item.name] = Key(section, _annotation(item, hints[item.name]))
+    return found
 
 
-SECTIONS = {"model": ModelArguments, "data": DataArguments, "training": SupClapTrainingArguments}
-T = TypeVar("T")
+def _annotation(item: dataclasses.Field, kind: Any) -> Any:
+    """The annotation of a field. `TrainingArguments` says choices in the metadata, or as `SomeEnum | str`."""
+    if choices := item.metadata.get("choices"):
+        chosen = Literal[tuple(choices)]
+        return chosen | None if type(None) in _options(kind) else chosen
+    return next((option for option in _options(kind) if isinstance(option, EnumType)), kind)
 
 
-def _fields() -> dict[str, tuple[str, dataclasses.Field]]:
-    """Every key with its section."""
-    return {
-        item.name: (section, item)
-        for section, kind in SECTIONS.items()
-        for item in dataclasses.fields(kind)
-        if item.init
-    }
+def _options(kind: Any) -> tuple:
+    """The types of a union, or the one type."""
+    is_union = isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union
+    return typing.get_args(kind) if is_union else (kind,)
 
 
-def _parse(text: str) -> Any:
-    """A value of the command line, read as YAML."""
-    import yaml
+def _read(word: str, kind: Any) -> Any:
+    """The value of a word of the command line: as it stands where a text is asked for, else as YAML says."""
+    if word == "null" and type(None) in _options(kind):
+        return None
+    plain = {option.__origin__ if typing.get_origin(option) is Annotated else option for option in _options(kind)}
+    return word if plain <= {str, type(None)} else parse_yaml(word)
 
-    return yaml.safe_load(text)
+
+def recipes_folder() -> Path:
+    """The folder of the recipes that come with the package: of the wheel, or `configs/` of a checkout."""
+    installed = Path(str(files("supclap.recipes"))) / "configs"
+    return installed if installed.is_dir() else Path(__file__).resolve().parents[2] / "configs"
+
+
+def bundled_recipes() -> list[str]:
+    """Names of the recipes that come with the package, such as `quickstart` and `paper/clotho_infonce`."""
+    folder = recipes_folder()
+    found = [path for pattern in ("*.yaml", "study/*.yaml", "paper/*.yaml") for path in sorted(folder.glob(pattern))]
+    return [path.relative_to(folder).with_suffix("").as_posix() for path in found]
+
+
+def find_recipe(name: str) -> Path:
+    """The file of a recipe: the path as it stands where there is one, else the bundled recipe of that name.
+
+    Raises:
+        RecipeError: There is neither; the bundled recipes are named.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    if name in bundled_recipes():
+        return recipes_folder() / f"{name}.yaml"
+    raise RecipeError(f"no recipe at {name!r}, nor one of that name in configs/: {name_some(bundled_recipes())}.")
 
 
 def _with_bases(path: Path, above: tuple[Path, ...] = ()) -> list[tuple[Path, dict]]:
     """The file and what it is based on, each with its sections, in the order in which they apply."""
-    import yaml
-
-    asked = f", a base of {above[-1]}" if above else ""
     if not path.is_file():
-        raise RecipeError(f"no recipe at {str(path)!r}{asked}; recipes are in configs/.")
+        raise RecipeError(f"no recipe at {str(path)!r}, a base of {above[-1]}.")
     if path.resolve() in [file.resolve() for file in above]:
         raise RecipeError(f"recipes are based on each other: {' -> '.join(map(str, [*above, path]))}.")
     try:
-        recipe = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except yaml.YAMLError as error:
+        recipe = parse_yaml(path.read_text(encoding="utf-8")) or {}
+    except ValueError as error:
         raise RecipeError(f"{path} is not YAML: {error}") from None
     if not isinstance(recipe, dict):
         raise RecipeError(f"{path}: expected the sections {', '.join(SECTIONS)}, got {type(recipe).__name__}.")
@@ -149,69 +110,102 @@ def _with_bases(path: Path, above: tuple[Path, ...] = ()) -> list[tuple[Path, di
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
         raise RecipeError(f"{path}: base must be a file or a list of files, got {bases!r}.")
-    files = [file for base in bases for file in _with_bases(path.parent / base, (*above, path))]
-    return [*files, (path, recipe)]
+    found = [file for base in bases for file in _with_bases(path.parent / base, (*above, path))]
+    return [*found, (path, recipe)]
+
+
+def _settings(path: Path, recipe: dict) -> dict[str, Any]:
+    """The keys of one file with their values, out of their sections."""
+    settings = {}
+    for section, content in recipe.items():
+        if section not in SECTIONS:
+            raise _unknown_key(section, [*SECTIONS, "base"], str(path))
+        if not isinstance(content or {}, dict):
+            raise RecipeError(f"{path}: section {section!r} must be a mapping of keys, got {content!r}.")
+        for key, value in (content or {}).items():
+            if key in keys() and keys()[key].section != section:
+                raise RecipeError(
+                    f"{path}: {key!r} belongs into the section {keys()[key].section!r}, not {section!r}."
+                )
+            settings[key] = _checked(key, value, f"{path}, section {section}")
+    return settings
+
+
+class _CommandLine(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise RecipeError(f"command line: {message}; a value that begins with a hyphen is written --key=-value.")
+
+
+def _overrides(words: Sequence[str]) -> dict[str, Any]:
+    """The keys of the command line with their values."""
+    command_line = _CommandLine(add_help=False, allow_abbrev=False)
+    for key in keys():
+        spellings = dict.fromkeys([f"--{key}", f"--{key.replace('_', '-')}"])
+        command_line.add_argument(*spellings, dest=key, default=argparse.SUPPRESS, metavar="VALUE")
+    overrides, rest = command_line.parse_known_args(words)
+    for word in rest:
+        if not word.startswith("--"):
+            raise RecipeError(f"command line: expected --key value, got {word!r}.")
+        raise _unknown_key(word[2:].partition("=")[0], [*keys(), "dry-run"], "command line")
+    settings = {}
+    for key, word in vars(overrides).items():
+        try:
+            value = _read(word, keys()[key].kind)
+        except ValueError as error:
+            raise RecipeError(f"command line: {key} {word!r} is not YAML: {error}") from None
+        settings[key] = _checked(key, value, "command line")
+    return settings
+
+
+def _unknown_key(key: str, known: Sequence[str], where: str) -> RecipeError:
+    return RecipeError(f"{where}: unknown key {key!r}; {did_you_mean(key, known)}")
+
+
+def _checked(key: str, value: Any, where: str) -> Any:
+    if key not in keys():
+        raise _unknown_key(key, list(keys()), where)
+    try:
+        return checked(key, value, keys()[key].kind)
+    except SettingsError as error:
+        raise RecipeError(f"{where}: {error}") from None
 
 
 def parse_recipe(argv: Sequence[str]) -> tuple[ModelArguments, DataArguments, SupClapTrainingArguments]:
-    """Reads `recipe.yaml [--key value …]`.
+    """Reads `RECIPE [--key value …]`.
 
-    The file has the sections `model`, `data` and `training`; the keys are unique over all sections, so an override
-    needs no section. A value on the command line is read as YAML. `base` names other recipes, relative to the file,
-    that this one changes: of several files that set a key the last one counts, and the file itself comes after its
-    bases.
+    RECIPE is a file or the name of a bundled recipe. A file has the sections `model`, `data` and `training`; the keys
+    are unique over all sections, so an override needs no section. A value on the command line is read as YAML, but for
+    a key that takes a text, whose word is taken as it stands. `base` names other recipes, relative to the file, that
+    this one changes: of several files that set a key the last one counts, and the file itself comes after its bases.
 
     Raises:
         RecipeError: A file is missing, not a mapping or its own base, a key is unknown (the nearest right one is
-            named) or in the wrong section, or a value has the wrong type.
+            named) or in the wrong section, or a value is not what the annotation of its field allows.
     """
     if not argv or argv[0].startswith("--"):
-        raise RecipeError(
-            "usage: train_supclap.py RECIPE.yaml [--key value …]; recipes are in configs/, -h tells more."
-        )
-    path = Path(argv[0])
-    fields = _fields()
-    hints = {section: typing.get_type_hints(kind) for section, kind in SECTIONS.items()}
-    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
-
-    def put(key: str, value: Any, where: str) -> None:
-        if key not in fields:
-            raise unknown_key(key, list(fields), where)
-        section = fields[key][0]
-        try:
-            value = convert(key, value, hints[section][key])
-            values[section][key] = convert_part(key, value) if value and key in parts() else value
-        except SettingsError as error:
-            raise RecipeError(f"{where}: {error}") from None
-
+        raise RecipeError("usage: train_supclap.py RECIPE [--key value …]; recipes are in configs/, -h tells more.")
+    path = find_recipe(argv[0])
+    settings: dict[str, Any] = {}
     for file, recipe in _with_bases(path):
-        for section, content in recipe.items():
-            if section not in SECTIONS:
-                raise unknown_key(section, [*SECTIONS, "base"], str(file))
-            if not isinstance(content or {}, dict):
-                raise RecipeError(f"{file}: section {section!r} must be a mapping of keys, got {content!r}.")
-            for key, value in (content or {}).items():
-                if key in fields and fields[key][0] != section:
-                    raise RecipeError(f"{file}: {key!r} belongs into the section {fields[key][0]!r}, not {section!r}.")
-                put(key, value, f"{file}, section {section}")
-    arguments = list(argv[1:])
-    while arguments:
-        name = arguments.pop(0)
-        if not name.startswith("--"):
-            raise RecipeError(f"command line: expected --key value, got {name!r}.")
-        name, equals, text = name[2:].partition("=")
-        if name.replace("-", "_") not in fields:  # before its value is missed
-            raise unknown_key(name, [*fields, "dry-run"], "command line")
-        if not equals:
-            if not arguments:
-                raise RecipeError(f"command line: --{name} needs a value.")
-            text = arguments.pop(0)
-        put(name.replace("-", "_"), _parse(text), "command line")
-    return tuple(_build(kind, values[section], path) for section, kind in SECTIONS.items())
+        settings |= _settings(file, recipe)
+    overrides = _overrides(argv[1:])
+    if path != Path(argv[0]) and "data_dir" not in overrides:
+        _check_data_is_here(argv[0], settings.get("data_dir"))
+    settings |= overrides
+    return tuple(_build(section, settings, path) for section in SECTIONS)
 
 
-def _build(kind: type[T], values: dict[str, Any], path: Path) -> T:
+def _check_data_is_here(name: str, folder: str | None) -> None:
+    if folder is not None and not Path(folder).is_dir():
+        raise RecipeError(
+            f"{name}: its data_dir {folder!r} is not here, and the installed package holds the recipe alone. Start it in "
+            f"a clone of the project, which has {folder}, or name a folder of your own with --data_dir."
+        )
+
+
+def _build(section: str, settings: dict[str, Any], path: Path) -> Any:
+    own = {key: value for key, value in settings.items() if keys()[key].section == section}
     try:
-        return kind(**values)
+        return SECTIONS[section](**own)
     except (TypeError, ValueError, ImportError) as error:
         raise RecipeError(f"{path}: {error}") from error

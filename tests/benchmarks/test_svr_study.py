@@ -13,8 +13,8 @@ from support.paths import ROOT
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT)]
 import svr_study  # noqa: E402
 
-import train_supclap  # noqa: E402
 from supclap import SupClapTrainer  # noqa: E402
+from supclap.cli.train import train  # noqa: E402
 from supclap.recipes.parser import parse_recipe  # noqa: E402
 from supclap.training.callbacks.drift import read_drift  # noqa: E402
 from supclap.training.objective import build_criterion  # noqa: E402
@@ -103,12 +103,12 @@ def test_two_steps_of_some_rows_give_a_table_and_are_not_run_again(recipe, tmp_p
     ]
     calls = []
 
-    def train(argv, controls):
+    def train_and_count(argv, controls):
         calls.append(argv)
         svr_study.train_row(argv, controls)
 
     for _ in range(2):
-        text = svr_study.study(recipe, rows, [0], tmp_path, TWO_STEPS, train)
+        text = svr_study.study(recipe, rows, [0], tmp_path, TWO_STEPS, train_and_count)
     assert len(calls) == len(rows)
     assert (tmp_path / "table.md").read_text().startswith(text)
     assert "cos_gradient_tangent" in text
@@ -130,7 +130,7 @@ def test_a_run_is_the_same_behind_another_in_one_process(recipe, tmp_path, monke
         lambda self, logs, *a, **k: (losses.append(logs.get("loss")), log(self, logs, *a, **k))[1],
     )
     for folder in ("first", "second"):
-        train_supclap.main([str(recipe), *TWO_STEPS, "--logging_steps", "1", "--output_dir", str(tmp_path / folder)])
+        train([str(recipe), *TWO_STEPS, "--logging_steps", "1", "--output_dir", str(tmp_path / folder)])
     losses = [loss for loss in losses if loss is not None]
     assert len(losses) == 4
     assert losses[:2] == losses[2:]

@@ -17,9 +17,9 @@ from supclap.data import (
     load_splits,
     read_table,
 )
+from supclap.data.arguments import DataArguments
 from supclap.data.cropping import load_crop
 from supclap.errors import DataError
-from supclap.recipes.parser import DataArguments
 
 
 RATE = 16000

@@ -11,7 +11,7 @@ from modeling_supclap import modeling_ced
 from supclap import SupClapModel
 from supclap.errors import SettingsError
 from supclap.recipes import build as recipe
-from supclap.recipes.parser import ModelArguments
+from supclap.recipes.arguments import ModelArguments
 from support import flash_attention
 from support.builders import WAVE_SIZES, build_with_encoder, small_model, spectrograms, texts
 

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    BertConfig,
-)
+from transformers import BertConfig, MPNetConfig, RobertaConfig, T5Config, XLMRobertaConfig
 
 from supclap import CedConfig, SupClapConfig, SupClapModel
 from support.builders import TEXT_CONFIGS, TEXT_SIZES, spectrograms, texts
@@ -73,6 +71,23 @@ def test_text_beyond_the_positions_is_cut_as_the_tokenizer_would(model):
     torch.testing.assert_close(
         model.get_text_features(**long).pooler_output, model.get_text_features(**cut).pooler_output
     )
+
+
+@pytest.mark.parametrize(
+    ("config", "of_tokenizer", "limit"),
+    [
+        (BertConfig(max_position_embeddings=512), None, 512),
+        (BertConfig(max_position_embeddings=512), 128, 128),
+        (BertConfig(max_position_embeddings=512), 1000, 512),
+        (RobertaConfig(max_position_embeddings=514, pad_token_id=1), None, 512),
+        (XLMRobertaConfig(max_position_embeddings=514, pad_token_id=1), 512, 512),
+        (MPNetConfig(max_position_embeddings=514, pad_token_id=1), None, 512),
+        (T5Config(), None, None),
+        (T5Config(), 512, 512),
+    ],
+)
+def test_the_limit_of_a_text_is_the_lower_one_of_encoder_and_tokenizer(config, of_tokenizer, limit):
+    assert SupClapConfig(text_config=config).text_limit(of_tokenizer) == limit
 
 
 def test_every_parameter_gets_a_gradient(model):

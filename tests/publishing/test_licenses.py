@@ -132,7 +132,7 @@ def test_a_card_of_ours_that_refuses_apache_makes_the_next_model_refuse_it(tmp_p
 
 def test_an_audio_encoder_of_random_weights_has_no_license(tmp_path):
     config = {"text_config": {"_name_or_path": str(tmp_path)}, "audio_config": {"_name_or_path": ""}}
-    assert part_licenses({"text_model": str(tmp_path), "audio_model": "ced-tiny"}, config) == {
+    assert part_licenses({"text_model": str(tmp_path), "audio_model": "random:ced-tiny"}, config) == {
         "text_encoder": "unknown"
     }
 

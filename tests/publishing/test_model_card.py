@@ -16,15 +16,16 @@ from huggingface_hub import ModelCard
 from transformers import Wav2Vec2Model
 
 from supclap import SupClapEncoderFeatureExtractor, SupClapModel, SupClapProcessor
-from supclap.cli.main import main
 from supclap.data import CorpusMixture, build_manifest
+from supclap.data.arguments import DataArguments
 from supclap.data.rows import LazyRows
 from supclap.errors import LicenseError
 from supclap.evaluation.tables import CHOSEN_ON, model_index
 from supclap.publishing.model_card import MARKER, build_card, write_card
 from supclap.publishing.run_record import record_run
-from supclap.recipes.parser import DataArguments, ModelArguments
+from supclap.recipes.arguments import ModelArguments
 from supclap.training.arguments import SupClapTrainingArguments
+from supclap_cli import main
 from support.builders import ENCODERS, build_with_encoder
 
 
@@ -73,7 +74,7 @@ def run_folder(checkpoint, tmp_path):
     encoder.mkdir()
     (encoder / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
     recipe = {
-        **dataclasses.asdict(ModelArguments(text_model=str(encoder), audio_model="ced-tiny")),
+        **dataclasses.asdict(ModelArguments(text_model=str(encoder), audio_model="random:ced-tiny")),
         **dataclasses.asdict(DataArguments(data_dir="some/where/tones")),
         **SupClapTrainingArguments(str(tmp_path / "out"), zero_shot_templates=["a {} sound"]).to_dict(),
     }
@@ -286,7 +287,7 @@ def test_the_licence_of_the_model_that_training_went_on_from_carries_over(run_fo
     base = tmp_path / "base"
     base.mkdir()
     (base / "README.md").write_text("---\nlicense: cc-by-nc-sa-4.0\n---\n")
-    set_recipe(run_folder, model=str(base), text_model=None)
+    set_recipe(run_folder, checkpoint=str(base), text_model=None)
     assert ModelCard.load(write_card(run_folder)).data.license == "cc-by-nc-sa-4.0"
 
 
@@ -297,7 +298,7 @@ def test_a_model_trained_on_from_one_with_sonars_encoder_stays_non_commercial(ru
     if card:
         (base / "README.md").write_text(card)
     set_text_config(run_folder, model_type="m2m_100")
-    set_recipe(run_folder, model=str(base), text_model=None)
+    set_recipe(run_folder, checkpoint=str(base), text_model=None)
     assert ModelCard.load(write_card(run_folder)).data.license == "cc-by-nc-4.0"
     with pytest.raises(LicenseError, match="allows no commercial use"):
         write_card(run_folder, license="apache-2.0")

@@ -93,7 +93,7 @@ def corpora(tmp_path_factory):
 
 def train_two_steps(path: Path, *overrides: str) -> SupClapTrainer:
     """What `train_supclap.py` does with a recipe, up to the end of training."""
-    tiny = {key: value for key, value in TINY.items() if key != "projection_dim" or "--model" not in overrides}
+    tiny = {key: value for key, value in TINY.items() if key != "projection_dim" or "--checkpoint" not in overrides}
     model_args, data_args, args = parse_recipe(
         [str(path), *(f"--{key}={value}" for key, value in tiny.items()), *overrides]
     )
@@ -101,7 +101,9 @@ def train_two_steps(path: Path, *overrides: str) -> SupClapTrainer:
     processor = recipe.build_processor(model_args)
     data = recipe.build_training_data(splits["train"], data_args, args.seed, 16000)
     collator = recipe.build_collator(processor, data_args, args.seed)
-    trainer = SupClapTrainer(recipe.build_model(model_args), args, processor, collator, train_dataset=data)
+    trainer = SupClapTrainer(
+        recipe.build_model(model_args), args, processing_class=processor, data_collator=collator, train_dataset=data
+    )
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "grad_norm" in entry]
     assert len(losses) == 2
@@ -113,7 +115,7 @@ def train_two_steps(path: Path, *overrides: str) -> SupClapTrainer:
 def test_a_row_of_the_papers_tables_trains(name, sonar, corpora, tmp_path):
     corpus = "clotho" if "clotho" in name else "audiocaps"
     audio = json.dumps({"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1})
-    towers = ["--text_model", str(sonar), "--audio_model", "ced-tiny", "--audio_config", audio]
+    towers = ["--text_model", str(sonar), "--audio_model", "random:ced-tiny", "--audio_config", audio]
     folders = ["--data_dir", str(corpora / corpus), "--output_dir", str(tmp_path)]
     trainer = train_two_steps(CONFIGS / "paper" / f"{name}.yaml", *towers, *folders)
     assert trainer.model.clap.config.text_config.model_type == "m2m_100"
@@ -140,7 +142,14 @@ def test_a_row_of_the_papers_tables_has_the_papers_hyper_parameters(name):
 
 
 def test_the_own_folder_recipe_trains_and_laions_differs_only_in_what_it_says(checkpoint, corpora, tmp_path):
-    overrides = ["--data_dir", str(corpora / "own"), "--output_dir", str(tmp_path / "run"), "--model", str(checkpoint)]
+    overrides = [
+        "--data_dir",
+        str(corpora / "own"),
+        "--output_dir",
+        str(tmp_path / "run"),
+        "--checkpoint",
+        str(checkpoint),
+    ]
     trainer = train_two_steps(CONFIGS / "finetune.yaml", *overrides)
     assert trainer.model.clap.logit_scale.requires_grad
     trainer = train_two_steps(CONFIGS / "finetune_laion_clap.yaml", *overrides)
@@ -186,7 +195,14 @@ def test_esc10_trains_on_its_folds(text_encoder, tmp_path):
 def test_the_recipe_of_a_large_batch_trains_it_in_parts(checkpoint, corpora, tmp_path):
     path = CONFIGS / "large_batch.yaml"
     assert parse_recipe([str(path), "--use_cpu", "true"])[2].per_device_train_batch_size == 1024
-    folders = ["--data_dir", str(corpora / "own"), "--output_dir", str(tmp_path / "run"), "--model", str(checkpoint)]
+    folders = [
+        "--data_dir",
+        str(corpora / "own"),
+        "--output_dir",
+        str(tmp_path / "run"),
+        "--checkpoint",
+        str(checkpoint),
+    ]
     trainer = train_two_steps(path, *folders, "--grad_cache_chunk_size", "2")
     assert trainer.model.micro_batch_size == 2
     assert trainer.model.criterion.loss_chunk_size == 256

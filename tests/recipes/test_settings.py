@@ -3,38 +3,40 @@
 import pytest
 import torch
 
-import train_supclap
 from supclap import SupClapTrainingArguments
-from supclap.errors import RecipeError, SettingsError
+from supclap.cli.train import train
+from supclap.errors import RecipeError, SettingsError, in_one_line
 from supclap.recipes import build as recipe
-from supclap.recipes.parser import SECTIONS, ModelArguments
+from supclap.recipes.arguments import SECTIONS, ModelArguments
 from supclap.training.dry_run import duration
 from supclap.training.metric_choice import check_best_metric, evaluated_metrics
 from support import processes
 
 
 def test_a_folder_without_a_model_is_named_with_what_one_holds(tmp_path):
-    with pytest.raises(RecipeError, match=rf"^model '{tmp_path}' is a folder without config.json.* model.safetensors"):
-        recipe.build_processor(ModelArguments(model=str(tmp_path)))
+    with pytest.raises(
+        RecipeError, match=rf"^checkpoint '{tmp_path}' is a folder without config.json.* model.safetensors"
+    ):
+        recipe.build_processor(ModelArguments(checkpoint=str(tmp_path)))
 
 
 def test_the_model_inside_a_folder_is_pointed_at(tmp_path):
     (tmp_path / "checkpoint-4").mkdir()
     (tmp_path / "checkpoint-4" / "config.json").write_text("{}")
     with pytest.raises(RecipeError, match=r"There is one in '.*checkpoint-4'"):
-        recipe.build_processor(ModelArguments(model=str(tmp_path)))
+        recipe.build_processor(ModelArguments(checkpoint=str(tmp_path)))
 
 
 def test_a_folder_that_holds_another_model_is_named(text_encoder):
     with pytest.raises(
-        RecipeError, match=rf"^model '{text_encoder}' is a folder that does not load\. .*processor_config.json"
+        RecipeError, match=rf"^checkpoint '{text_encoder}' is a folder that does not load\. .*processor_config.json"
     ):
-        recipe.build_processor(ModelArguments(model=str(text_encoder)))
+        recipe.build_processor(ModelArguments(checkpoint=str(text_encoder)))
 
 
 @pytest.mark.parametrize("key", ["text_model", "audio_model"])
 def test_a_folder_that_is_not_there_is_named_with_its_key(tmp_path, text_encoder, key):
-    models = {"text_model": str(text_encoder), key: str(tmp_path / "gone")}
+    models = {"text_model": str(text_encoder), "audio_model": "random:ced-tiny", key: str(tmp_path / "gone")}
     with pytest.raises(RecipeError, match=rf"^{key} '.*gone' is no folder.* holds config.json"):
         recipe.build_processor(ModelArguments(**models))
 
@@ -46,8 +48,13 @@ PARTS_THAT_DO_NOT_FIT = [
         "^text_config {'num_hidden_layers': 300} .* has {'num_hidden_layers': 1",
     ),
     ({"text_config": {"num_hidden_layers": "few"}}, "^text_config {'num_hidden_layers': 'few'} does not fit"),
-    ({"text_config": {"hidden_act": "relo"}}, "^text_config.hidden_act must be one of .* got 'relo'; .* 'relu'"),
-    ({"audio_config": {"num_attention_heads": 5}}, "^audio_config {'num_attention_heads': 5}: .*must be a multiple"),
+    ({"text_config": {"hidden_act": "relo"}}, "^text_config {'hidden_act': 'relo'} .* has .*'gelu'.* knows no 'relo'"),
+    ({"audio_config": {"hidden_act": "relo"}}, "^audio_config {'hidden_act': 'relo'} does not fit .* knows no 'relo'"),
+    (
+        {"audio_config": {"num_attention_heads": 5}},
+        "^audio_config {'num_attention_heads': 5} does not fit .*must be a multiple",
+    ),
+    ({"audio_config": {"num_hidden_layers": 0}}, "^audio_config {'num_hidden_layers': 0} .*must be at least 1"),
     ({"attn_implementation": "flash_attention_2"}, "^attn_implementation 'flash_attention_2': "),
 ]
 
@@ -55,13 +62,15 @@ PARTS_THAT_DO_NOT_FIT = [
 @pytest.mark.parametrize(("options", "message"), PARTS_THAT_DO_NOT_FIT, ids=lambda value: str(value)[:40])
 def test_fields_that_do_not_fit_an_encoder_are_told_with_their_key_in_one_line(text_encoder, options, message):
     with pytest.raises(SettingsError, match=message) as caught:
-        recipe.build_model(ModelArguments(text_model=str(text_encoder), audio_model="ced-tiny", **options))
+        recipe.build_model(ModelArguments(text_model=str(text_encoder), audio_model="random:ced-tiny", **options))
     assert len(str(caught.value).splitlines()) == 1
 
 
 def test_scenes_that_cannot_be_made_are_told_with_the_key_they_are_given_under():
     with pytest.raises(RecipeError, match="^validation_scenes {.*'duet'.*"):
         recipe.build_evaluation_data([], {"size": 2, "kinds": {"duet": 1}}, 16000, "validation_scenes")
+    with pytest.raises(RecipeError, match="^test_scenes {.*duration must be .shortest, longest. in seconds"):
+        recipe.build_evaluation_data([], {"size": 2, "duration": (0, 4)}, 16000, "test_scenes")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +142,7 @@ def test_a_tracker_without_its_package_is_refused_with_the_command_to_install_it
     with pytest.raises(
         RecipeError, match=r"^report_to 'tensorboard': .*pip install 'supclap\[tracking\]'.*is: wandb\."
     ):
-        train_supclap.main([str(recipe), *words, "--report_to", "[wandb, tensorboard]"])
+        train([str(recipe), *words, "--report_to", "[wandb, tensorboard]"])
 
 
 def test_tensorboard_gets_the_parts_of_the_loss_of_every_step_without_a_network(make_trainer, tmp_path):
@@ -156,11 +165,11 @@ class _Refusing(torch.utils.data.Dataset):
 def test_a_setting_refused_in_a_data_worker_is_told_without_its_traceback():
     with pytest.raises(SettingsError) as caught:
         list(torch.utils.data.DataLoader(_Refusing(), num_workers=1))
-    assert train_supclap.in_one_line(caught.value) == "change this: that"
+    assert in_one_line(caught.value) == "change this: that"
 
 
 def test_the_short_help_tells_the_sections_and_how_to_override(capsys):
-    train_supclap.main(["-h"])
+    train(["-h"])
     text = capsys.readouterr().out
     assert all(f"\n  {section} " in text for section in SECTIONS)
     assert "--key value" in text
@@ -168,9 +177,42 @@ def test_the_short_help_tells_the_sections_and_how_to_override(capsys):
 
 
 def test_the_long_help_has_every_key_of_our_own_with_its_default(capsys):
-    train_supclap.main(["--help"])
+    train(["--help"])
     text = capsys.readouterr().out
-    own = set(SupClapTrainingArguments.__annotations__) - {"return"}
-    keys = {item for kind in list(SECTIONS.values())[:2] for item in kind.__annotations__} | own
-    assert keys == {line.strip() for line in text.splitlines() if line[:2] == "  " and line[2:].isidentifier()}
+    own = {name for kind in SECTIONS.values() for name in kind.__annotations__}
+    assert own == {line.strip() for line in text.splitlines() if line[:2] == "  " and line[2:].isidentifier()}
     assert '["This is a sound of {}."]' in text
+    assert '{dynamic, static, none | null} ["dynamic"]' in " ".join(text.split())
+    assert "{integer > 0 | null} [null]" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "^model section: set text_model "),
+        ({"text_model": "t"}, "^model section: set audio_model .random:ced-base, a folder or Hub id., or checkpoint"),
+        ({"checkpoint": "c", "audio_model": "a/b"}, "^model section: audio_model would be ignored, as checkpoint: c "),
+        ({"text_model": "t", "audio_model": "a/b", "audio_config": {"hidden_size": 3}}, "audio_config is for random"),
+        (
+            {"text_model": "t", "audio_model": "a/b", "feature_extractor": {"n_fft": 3}},
+            "feature_extractor is for random",
+        ),
+    ],
+)
+def test_what_training_starts_from_is_said_once(options, message):
+    for build in (recipe.build_processor, recipe.build_model):
+        with pytest.raises(RecipeError, match=message):
+            build(ModelArguments(**options))
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"win_length": 600}, "win_length .600. must be at most n_fft"),
+        ({"hop_length": 0}, ".*hop_length .0. must be at"),
+    ],
+)
+def test_a_feature_extractor_that_cannot_be_made_is_told_with_its_key(text_encoder, fields, reason):
+    arguments = ModelArguments(text_model=str(text_encoder), audio_model="random:ced-tiny", feature_extractor=fields)
+    with pytest.raises(RecipeError, match=f"^feature_extractor {fields}: {reason}"):
+        recipe.build_processor(arguments)

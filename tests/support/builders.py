@@ -294,7 +294,7 @@ def write_recipe(folder: Path, tones: Path, text_encoder: Path, **training) -> P
     content = {
         "model": {
             "text_model": str(text_encoder),
-            "audio_model": "ced-tiny",
+            "audio_model": "random:ced-tiny",
             "audio_config": {
                 "hidden_size": 32,
                 "num_attention_heads": 2,

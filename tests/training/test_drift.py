@@ -7,11 +7,11 @@ import math
 import pytest
 import torch
 
-from supclap.cli.main import main
 from supclap.files import DRIFT
 from supclap.losses import diagnostics as forces
 from supclap.losses import info_nce, siglip, similarity_logits
 from supclap.training.callbacks.drift import read_drift
+from supclap_cli import main
 from support.builders import build_clip_trainer, pair_samples, unit
 
 
@@ -188,7 +188,7 @@ def test_a_run_that_goes_on_drops_what_came_after_its_checkpoint(tmp_path):
 
 @pytest.mark.parametrize("options", [{"drift_steps": 0}, {"drift_probe_size": 0}])
 def test_a_bad_interval_or_size_is_refused(options, tmp_path):
-    with pytest.raises(ValueError, match="must be at least 1"):
+    with pytest.raises(ValueError, match="must be greater than 0, got 0"):
         build_clip_trainer(tmp_path, drift=True, **options)
 
 

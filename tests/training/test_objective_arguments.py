@@ -7,7 +7,7 @@ from supclap import SupClapTrainer, SupClapTrainingArguments
 from supclap.data.collator import ContrastiveCollator
 from supclap.errors import SettingsError
 from supclap.losses import PaperReadings, SupClapLoss
-from supclap.training.callbacks.progress import WeightWarmupCallback
+from supclap.training.callbacks.warmup import WeightWarmupCallback
 from supclap.training.objective import build_criterion
 from support.builders import build_clip_trainer
 
@@ -90,20 +90,19 @@ def test_an_objective_of_ones_own_takes_the_place_of_that_of_the_arguments(tiny_
         pass
 
     args = arguments(tmp_path)
-    trainer = SupClapTrainer(tiny_model, args, processor, criterion=build_criterion(args, Own))
+    trainer = SupClapTrainer(tiny_model, args, processing_class=processor, criterion=build_criterion(args, Own))
     assert type(trainer.model.criterion) is Own
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"svr_warmup": 1.5}, "svr_warmup must be from 0 to 1, got 1.5"),
-        ({"constraint_warmup": -0.1}, "constraint_warmup must be from 0 to 1, got -0.1"),
-        ({"positives": "class"}, "positives must be one of clip, label"),
-        ({"on_batch_mismatch": "drop"}, "on_batch_mismatch must be one of error, pad"),
-        ({"svr_weight": -1.0}, "svr_weight must be at least 0, got -1.0"),
-        ({"readings": {"bi_mode": "audio"}}, "bi_mode must be one of"),
-        ({"train_sampling_strategy": "group_by_lenght"}, "did you mean 'group_by_length'"),
+        ({"svr_warmup": 1.5}, "svr_warmup must be less than or equal to 1, got 1.5"),
+        ({"constraint_warmup": -0.1}, "constraint_warmup must be greater than or equal to 0, got -0.1"),
+        ({"positives": "class"}, "positives must be 'clip' or 'label'"),
+        ({"on_batch_mismatch": "drop"}, "on_batch_mismatch must be 'error' or 'pad'"),
+        ({"svr_weight": -1.0}, "svr_weight must be greater than or equal to 0, got -1.0"),
+        ({"readings": {"bi_mode": "audio"}}, "readings.bi_mode must be 'symmetric' or 'text_support'"),
     ],
 )
 def test_bad_arguments_are_named(tmp_path, options, message):
@@ -114,4 +113,4 @@ def test_bad_arguments_are_named(tmp_path, options, message):
 def test_a_model_trained_with_siglip_is_refused_by_infonce_with_the_way_out(tiny_model, processor, tmp_path):
     tiny_model.logit_bias = torch.nn.Parameter(torch.zeros(()))
     with pytest.raises(ValueError, match="set objective 'siglip'"):
-        SupClapTrainer(tiny_model, SupClapTrainingArguments(str(tmp_path), use_cpu=True), processor)
+        SupClapTrainer(tiny_model, SupClapTrainingArguments(str(tmp_path), use_cpu=True), processing_class=processor)
