@@ -12,7 +12,7 @@ from training_setup import TEXT_MODEL, noise_rows
 from transformers import AutoTokenizer, M2M100Config
 from transformers.models.m2m_100.modeling_m2m_100 import M2M100Encoder
 
-from train_supclap import main as train
+from supclap.cli.train import train
 
 
 SONAR = {

@@ -3,7 +3,8 @@
     python benchmarks/svr_study.py configs/study/quickstart.yaml --seeds 0 1 2 3 4
     python benchmarks/svr_study.py configs/study/esc10.yaml --rows infonce infonce_bi_dynamic -- --data_dir path/to/esc10
 
-A row is a file in `configs/study/rows`, put on top of the recipe; arguments after `--` override keys in all rows. Runs
+A row is a file in `configs/study/rows`, put on top of the recipe; its key `controls`, if it has one, holds arguments of
+`study_controls.ControlledLoss`. Arguments after `--` override keys in all rows. Runs
 follow each other in this process, seed by seed, so that a study that is stopped has whole seeds; the same command goes on
 with it, as a run that is finished is not run again. Of a finished run only the figures are kept.
 
@@ -18,18 +19,22 @@ import shutil
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import yaml
 from scipy import stats
 
-from supclap.files import DRIFT, RECIPE, RESULTS, RUN
+from supclap.files import DRIFT, RECIPE, RESULTS, RUN, write_whole
 
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-import train_supclap  # noqa: E402
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT)]
+from study_controls import ControlledLoss  # noqa: E402
+
+from supclap.cli.train import train  # noqa: E402
 from supclap.training.callbacks.drift import read_drift  # noqa: E402
+from supclap.training.objective import build_criterion  # noqa: E402
 
 
 ROWS = {path.stem: path for path in sorted((ROOT / "configs/study/rows").glob("*.yaml"))}
@@ -39,15 +44,36 @@ DRIFT_METRICS = ("cos_gradient_tangent", "cos_step_tangent", "push_global", "rad
 KEPT = (RESULTS, DRIFT, RECIPE, RUN)
 
 
+def train_row(argv: list[str], controls: dict) -> None:
+    """Trains a recipe with the controls of a row; without any, with the objective of the library."""
+    criterion = partial(build_criterion, loss=ControlledLoss, **controls) if controls else None
+    train(argv, criterion)
+
+
+def row_on_recipe(recipe: Path, row: str, path: Path) -> dict:
+    """Writes the recipe of a row to `path`, on top of `recipe`, and returns the row's controls."""
+    content = yaml.safe_load(ROWS[row].read_text(encoding="utf-8"))
+    controls, bases = content.pop("controls", {}), content.pop("base")
+    bases = [ROWS[row].parent / base for base in ([bases] if isinstance(bases, str) else bases)]
+    content["base"] = [str(base.resolve()) for base in (recipe, *bases)]
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return controls
+
+
 def run(
-    recipe: Path, row: str, seed: int, folder: Path, overrides: list[str], train: Callable[[list[str]], object]
+    recipe: Path,
+    row: str,
+    seed: int,
+    folder: Path,
+    overrides: list[str],
+    train: Callable[[list[str], dict], object] = train_row,
 ) -> dict[str, float]:
     """Trains one seed of a row, if that was not done, and returns its metrics in percent and its drift."""
     output = folder / f"{row}-seed{seed}"
     if not (output / RESULTS).exists():
         both = folder / f"{row}.yaml"
-        both.write_text(yaml.safe_dump({"base": [str(recipe.resolve()), str(ROWS[row].resolve())]}), encoding="utf-8")
-        train([str(both), "--drift", "true", "--seed", str(seed), *overrides, "--output_dir", str(output)])
+        controls = row_on_recipe(recipe, row, both)
+        train([str(both), "--drift", "true", "--seed", str(seed), *overrides, "--output_dir", str(output)], controls)
         drop_weights(output)
     results = json.loads((output / RESULTS).read_text(encoding="utf-8"))
     values = {name: 100 * results["retrieval"][name]["value"] for name in RETRIEVAL}
@@ -104,7 +130,7 @@ def study(
     seeds: list[int],
     folder: Path,
     overrides: list[str],
-    train: Callable[[list[str]], object] = train_supclap.main,
+    train: Callable[[list[str], dict], object] = train_row,
 ) -> str:
     """Runs what is missing, and returns the table."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -116,9 +142,7 @@ def study(
         tables = [table(results, names) for names in ((*RETRIEVAL, ZERO_SHOT), DRIFT_METRICS)]
         text = f"{recipe.name}, seeds {done}; mean ± 95 % interval, Δ paired to the plain loss"
         text = "\n\n".join([text, *tables])
-        part = folder / "table.part"
-        part.write_text(text + "\n", encoding="utf-8")
-        part.replace(folder / "table.md")
+        write_whole(folder / "table.md", text + "\n")
         print(text, flush=True)
     return text
 

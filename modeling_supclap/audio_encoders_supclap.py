@@ -1,8 +1,9 @@
-"""Hugging Face audio encoders behind one call: features and mask in, one vector a clip out.
+"""Audio encoders of Transformers behind one interface: features and a mask in, one vector for each clip out.
 
-Each encoder keeps its own weights, code and features. What is added: clips longer than its window are cut into windows
-and averaged by their real length, padding changes nothing, and what would make an embedding depend on its neighbours
-(batch statistics) or stay without a gradient (mask embeddings, fusion of random crops) is switched off or left out.
+Each encoder keeps its own weights, code and features. The adapters here cut clips that are longer than the encoder's
+window into windows, average these by their real length, and make sure that padding changes nothing. They also switch
+off what would make an embedding depend on other clips of the batch (batch statistics), and leave out weights that no
+embedding uses and that would get no gradient (mask embeddings, the fusion of random crops).
 """
 
 from abc import ABC, abstractmethod
@@ -14,23 +15,11 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import ModelOutput
 
 from .configuration_supclap import CedConfig
-from .modeling_ced import CedModel
+from .modeling_ced import CedModel, FixedBatchNorms
+from .windows_supclap import masked_mean, place_windows
 
 
-def masked_mean(tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Mean over the tokens with a true mask: `(n, length, hidden)` and `(n, length)` to `(n, hidden)`."""
-    weights = mask[..., None].to(tokens.dtype)
-    return (tokens * weights).sum(1) / weights.sum(1).clamp(min=1)
-
-
-def _placed(values: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
-    """Values of the used windows `(n, …)` where they belong among all, `(batch, windows, …)`, zero elsewhere."""
-    placed = values.new_zeros(*used.shape, *values.shape[1:])
-    placed[used] = values
-    return placed
-
-
-class WindowedAudioEncoder(nn.Module, ABC):
+class WindowedAudioEncoder(FixedBatchNorms, ABC):
     """An audio encoder that sees a clip window by window.
 
     Args:
@@ -38,24 +27,17 @@ class WindowedAudioEncoder(nn.Module, ABC):
         window: Features of one window.
     """
 
-    fixed_length = True  # the encoder takes whole windows only, which the feature extractor fills
+    # Whether the encoder takes whole windows only. Its feature extractor then fills the last window of a clip.
+    fixed_length = True
 
     def __init__(self, encoder: PreTrainedModel, window: int):
         super().__init__()
         self.encoder = encoder
         self.config = encoder.config
         self.window = window
-        # what the model around it collects from its direct children
+        # The model around this one collects these two attributes from its direct children.
         self._no_split_modules = encoder._no_split_modules
         self._keep_in_fp32_modules_strict = encoder._keep_in_fp32_modules_strict
-
-    def train(self, mode: bool = True):
-        # Batch statistics would make a clip's features depend on its neighbours.
-        super().train(mode)
-        for module in self.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.eval()
-        return self
 
     def forward(
         self, input_features: torch.Tensor, input_features_mask: torch.Tensor | None = None, **kwargs
@@ -67,14 +49,14 @@ class WindowedAudioEncoder(nn.Module, ABC):
             input_features_mask: 1 for real features and 0 for padding, `(batch, time)`; all real when omitted.
 
         Returns:
-            `last_hidden_state` `(batch, windows · tokens, hidden_size)`, zero in windows that a clip does not fill;
-            `pooler_output` `(batch, hidden_size)`: the mean over windows, weighted by their real length; with
-            `output_hidden_states` or `output_attentions`, the encoder's `hidden_states`, those of the windows of a clip
-            in a row, and `attentions`.
+            `last_hidden_state` `(batch, windows · tokens, hidden_size)`, zero in windows that hold nothing of a clip;
+            `pooler_output` `(batch, hidden_size)`: the mean over windows, weighted by their real length. With
+            `output_hidden_states`, also the encoder's `hidden_states`, with the windows of a clip in a row; with
+            `output_attentions`, its `attentions`.
 
         Raises:
-            ValueError: Features that fill no whole windows; hidden states or attentions that the encoder does not give,
-                or that windows cannot be put in a row of.
+            ValueError: The features do not fill whole windows, or the encoder does not return the hidden states or
+                attentions that are asked for, or not in a form whose windows can be put in a row.
         """
         batch, length = input_features.shape[:2]
         if input_features_mask is None:
@@ -85,26 +67,26 @@ class WindowedAudioEncoder(nn.Module, ABC):
                 f"input_features has {length} frames, but {self.config.model_type} takes windows of {self.window}; "
                 "use the feature extractor that was saved with the model."
             )
-        if missing and length > self.window:
+        if missing and length > self.window:  # an encoder of any length: fill the last window with padding
             padding = (0, 0) * (input_features.ndim - 2) + (0, missing)
             input_features = nn.functional.pad(input_features, padding)
             input_features_mask = nn.functional.pad(input_features_mask, (0, missing))
         size = min(self.window, input_features.shape[1])
         windows = input_features.unflatten(1, (-1, size)).to(self.encoder.dtype)
-        real = input_features_mask.unflatten(1, (-1, size)).sum(-1)
+        real = input_features_mask.unflatten(1, (-1, size)).sum(-1)  # (batch, windows): real features of each
         used = real >= self.shortest_window()
         used[:, 0] = True
         wanted = [name for name in ("hidden_states", "attentions") if kwargs.get(f"output_{name}")]
         options = {f"output_{name}": True for name in wanted}
         pooled, tokens, outputs = self.encode(windows[used], real[used], **options)
         return BaseModelOutputWithPooling(
-            last_hidden_state=_placed(tokens, used).flatten(1, 2),
-            pooler_output=masked_mean(_placed(pooled, used), real * used),
+            last_hidden_state=place_windows(tokens, used).flatten(1, 2),
+            pooler_output=masked_mean(place_windows(pooled, used), real * used),
             **{name: self._of_layers(name, outputs, used) for name in wanted},
         )
 
     def _of_layers(self, name: str, outputs: ModelOutput, used: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The hidden states or attentions of all layers, those of the windows of a clip in a row."""
+        """Returns the hidden states or attentions of all layers, with the windows of a clip in a row."""
         layers = getattr(outputs, name, None)
         what = f"output_{name}=True: {self.config.model_type}"
         if not layers:
@@ -114,27 +96,30 @@ class WindowedAudioEncoder(nn.Module, ABC):
             return tuple(layers)
         if any(layer.ndim != 3 for layer in layers):
             raise ValueError(f"{what} gives those of one window only. Pass clips of at most {self.window} features.")
-        return tuple(_placed(layer, used).flatten(1, 2) for layer in layers)
+        return tuple(place_windows(layer, used).flatten(1, 2) for layer in layers)
 
     def shortest_window(self) -> int:
-        """Fewest real features with which a window after the first one counts."""
+        """Returns how many real features a window needs to count; the first window of a clip always counts."""
         return 1
 
     @abstractmethod
     def encode(
         self, windows: torch.Tensor, real: torch.Tensor, **options: bool
     ) -> tuple[torch.Tensor, torch.Tensor, ModelOutput]:
-        """Vectors `(n, hidden)`, tokens `(n, tokens, hidden)` and the encoder's output of `n` windows.
+        """Runs the encoder on `n` windows.
 
         Args:
-            windows: Their features.
-            real: How many features of each are no padding.
+            windows: Their features, `(n, size, bins)` or `(n, size)`.
+            real: How many features of each are no padding, `(n,)`.
             options: `output_hidden_states` and `output_attentions`, where asked for.
+
+        Returns:
+            Their vectors `(n, hidden)`, their tokens `(n, tokens, hidden)`, and what the encoder returned.
         """
 
 
 class AstEncoder(WindowedAudioEncoder):
-    """Audio Spectrogram Transformer: the mean of its class and distillation tokens, as in its training."""
+    """Audio Spectrogram Transformer. A window's vector is the mean of its class and distillation tokens, as in training."""
 
     def encode(self, windows, real, **options):
         outputs = self.encoder(windows, **options)
@@ -142,7 +127,7 @@ class AstEncoder(WindowedAudioEncoder):
 
 
 class HtsatEncoder(WindowedAudioEncoder):
-    """HTSAT as LAION-CLAP has it."""
+    """HTSAT as LAION-CLAP uses it. A window's vector is the encoder's own pooled output."""
 
     def encode(self, windows, real, **options):
         outputs = self.encoder(windows[:, None], **options)
@@ -150,27 +135,28 @@ class HtsatEncoder(WindowedAudioEncoder):
 
 
 class WhisperAudioEncoder(WindowedAudioEncoder):
-    """Whisper's encoder: the mean over the tokens that hear the clip and not the silence behind it."""
+    """Whisper's encoder. A window's vector is the mean over the tokens of the clip, without those of the silence after it."""
 
     def encode(self, windows, real, **options):
         outputs = self.encoder(windows.transpose(1, 2), **options)
         tokens = outputs.last_hidden_state
+        # The second convolution has a stride of 2, so that each token stands for two frames.
         mask = torch.arange(tokens.shape[1], device=real.device) < ((real + 1) // 2)[:, None]
         return masked_mean(tokens, mask), tokens, outputs
 
 
 class WaveformEncoder(WindowedAudioEncoder):
-    """wav2vec 2.0, HuBERT and WavLM: the mean over their real tokens."""
+    """wav2vec 2.0, HuBERT and WavLM. A window's vector is the mean over its real tokens."""
 
     fixed_length = False
 
     def __init__(self, encoder: PreTrainedModel, window: int):
         super().__init__(encoder, window)
-        if hasattr(encoder, "masked_spec_embed"):  # only pre-training puts it in place of tokens
+        if hasattr(encoder, "masked_spec_embed"):  # only pre-training uses it, so it would get no gradient
             encoder.masked_spec_embed = None
 
     def shortest_window(self) -> int:
-        """Samples that the convolutions need for one token."""
+        """Returns how many samples the convolutions need for one token."""
         shortest = 1
         for kernel, stride in zip(reversed(self.config.conv_kernel), reversed(self.config.conv_stride), strict=True):
             shortest = (shortest - 1) * stride + kernel
@@ -178,7 +164,8 @@ class WaveformEncoder(WindowedAudioEncoder):
 
     def encode(self, windows, real, **options):
         if self.config.feat_extract_norm == "group":
-            # The first convolution is normalised over time: padding would change all of the clip.
+            # The output of the first convolution is normalized over time, where padding would change all of the clip. So
+            # the convolutions see each clip alone and without padding.
             clips = [
                 self.encoder.feature_extractor(wave[None, :length])[0].t()
                 for wave, length in zip(windows, real.tolist(), strict=True)
@@ -206,14 +193,14 @@ ADAPTERS = {
 
 
 def prepare_audio_config(config):
-    """Switches off, in place, what skips layers at random or takes parameters that no embedding uses."""
+    """Switches off, in place, what skips layers at random and what has parameters that no embedding uses."""
     if config.model_type == "clap_audio_model":
         if config.enable_fusion and config.fusion_type == "channel_map":
             raise ValueError(
                 "An HTSAT with fusion_type='channel_map' always needs four crops, which is not supported."
             )
-        # Fusion serves clips over 10 s, as one shrunken and three random crops; these are windowed here. The weights
-        # that shorter clips go through are the same.
+        # Fusion is for clips over 10 s, of which it sees a shrunken version and three random crops. Here such clips are
+        # cut into windows instead, which go through the weights that shorter clips go through with fusion too.
         config.enable_fusion = False
     for name in ("layerdrop", "encoder_layerdrop"):
         if getattr(config, name, 0):
@@ -224,7 +211,15 @@ def prepare_audio_config(config):
 
 
 def build_audio_encoder(config, window: int | None = None) -> nn.Module:
-    """An untrained audio encoder for `config`, with its adapter where it is not a CED."""
+    """Builds an untrained audio encoder, inside its adapter unless it is a CED.
+
+    Args:
+        config: The encoder's configuration.
+        window: Features of one window, for encoders other than CED.
+
+    Raises:
+        ValueError: There is no adapter for this kind of encoder.
+    """
     if config.model_type == CedConfig.model_type:
         return CedModel(config)
     if config.model_type not in ADAPTERS:
@@ -244,4 +239,4 @@ def build_audio_encoder(config, window: int | None = None) -> nn.Module:
     return ADAPTERS[config.model_type](encoder, window)
 
 
-__all__ = ["ADAPTERS", "WindowedAudioEncoder", "build_audio_encoder", "masked_mean", "prepare_audio_config"]
+__all__ = ["ADAPTERS", "WindowedAudioEncoder", "build_audio_encoder", "prepare_audio_config"]

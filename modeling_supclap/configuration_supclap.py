@@ -15,7 +15,10 @@ CED_SIZES = {
 LONG_AUDIO_POOLING = "masked_mean"
 TEXT_POOLINGS = ("masked_mean", "pooler")
 
-# Our pipeline under a task of its own, so that `pipeline(task, folder, trust_remote_code=True)` opens it.
+# Text encoders that number the positions of a text from `pad_token_id + 1`, so that some positions are never used.
+OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "clap_text_model")
+
+# Our pipeline has a task name of its own, so that `pipeline(task, folder, trust_remote_code=True)` opens it.
 PIPELINE_TASK = "supclap-zero-shot-audio-classification"
 PIPELINE_CLASS = "pipeline_supclap.SupClapZeroShotAudioClassificationPipeline"
 
@@ -35,7 +38,17 @@ class CedConfig(PreTrainedConfig):
         long_audio_pooling (`str`): How the windows of a clip become one vector: `"masked_mean"` is the mean over
             the real tokens of all windows.
         patch_dropout (`float`): Share of the patches that training leaves out at random (PaSST,
-            https://arxiv.org/abs/2110.05069): cheaper steps and some regularisation. Evaluation uses all.
+            https://arxiv.org/abs/2110.05069), which makes steps cheaper and regularizes. Evaluation uses all patches.
+
+    Example:
+
+    ```python
+    >>> from modeling_supclap import CedConfig
+
+    >>> config = CedConfig.from_size("ced-tiny")
+    >>> config.hidden_size, config.time_grid, config.frequency_grid
+    (192, 63, 4)
+    ```
     """
 
     model_type = "supclap_ced"
@@ -64,7 +77,7 @@ class CedConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def validate_sizes(self):
-        """Raises a `ValueError` that names the field when sizes do not fit each other."""
+        """Raises a `ValueError` that names the field where a size is below 1, or two sizes do not fit each other."""
         for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_mel_bins", "patch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} ({getattr(self, name)}) must be at least 1.")
@@ -92,24 +105,30 @@ class CedConfig(PreTrainedConfig):
 
     @classmethod
     def from_size(cls, name: str, **kwargs) -> "CedConfig":
-        """The configuration of a published size (`"ced-tiny"`, `"ced-mini"`, `"ced-small"`, `"ced-base"`)."""
+        """Returns the configuration of a published size: `"ced-tiny"`, `"ced-mini"`, `"ced-small"` or `"ced-base"`.
+
+        `kwargs` are fields that shall differ from the published ones.
+        """
         if name not in CED_SIZES:
             raise ValueError(f"{name!r} is not a published CED size; choose from {', '.join(CED_SIZES)}.")
         return cls(**{**CED_SIZES[name], **kwargs})
 
     @property
     def frequency_grid(self) -> int:
+        """The number of patches over the mel bands."""
         return self.num_mel_bins // self.patch_size
 
     @property
     def time_grid(self) -> int:
+        """The number of patches over the frames of one window."""
         return (self.target_length - self.patch_size) // self.patch_stride + 1
 
 
 def build_sub_config(config, default: type[PreTrainedConfig], field: str) -> PreTrainedConfig:
-    """A config object from a config, a dict with `model_type`, or nothing.
+    """Returns a config object for a config, for a dict with a `model_type`, or for None (the default).
 
-    `CedConfig` is told by its `model_type`, so that it resolves without being registered with `AutoConfig`.
+    `CedConfig` is recognized by its `model_type` here, so that a checkpoint's own code opens it where `AutoConfig` has
+    never heard of it.
     """
     if config is None:
         return default()
@@ -125,19 +144,20 @@ def build_sub_config(config, default: type[PreTrainedConfig], field: str) -> Pre
 
 
 def default_audio_window(config: PreTrainedConfig) -> int | None:
-    """Features of one window for an encoder that takes audio of a fixed length or grows costly with it.
+    """Returns the length of one window for an encoder that takes audio of a fixed length, or that grows costly with it.
 
-    Frames of 10 ms for AST, HTSAT (LAION's 10 s at 48 kHz) and Whisper, samples of 10 s for encoders of waveforms.
-    CED has `target_length` instead.
+    The unit is that of the encoder's features: frames of 10 ms for AST, HTSAT and Whisper, samples for encoders of
+    waveforms. CED has no use for it, because it has `target_length`.
     """
-    return {
-        "audio-spectrogram-transformer": lambda: config.max_length,
-        "clap_audio_model": lambda: 1001,
-        "whisper": lambda: 2 * config.max_source_positions,
-        "wav2vec2": lambda: 160000,
-        "hubert": lambda: 160000,
-        "wavlm": lambda: 160000,
-    }.get(config.model_type, lambda: None)()
+    if config.model_type == "audio-spectrogram-transformer":
+        return config.max_length
+    if config.model_type == "clap_audio_model":
+        return 1001  # 10 s at 48 kHz, as LAION trained it
+    if config.model_type == "whisper":
+        return 2 * config.max_source_positions  # its convolutions halve the number of frames
+    if config.model_type in ("wav2vec2", "hubert", "wavlm"):
+        return 160000  # 10 s at 16 kHz
+    return None
 
 
 @strict
@@ -159,6 +179,18 @@ class SupClapConfig(PreTrainedConfig):
         logit_scale_init_value (`float`): Initial log of the inverse temperature; ln(1 / 0.07).
         logit_scale_max (`float`): Upper clamp of the scale itself (not of its log).
         logit_bias_init_value (`float`, *optional*): Initial bias of the logits; set for a SigLIP-trained model.
+
+    Example:
+
+    ```python
+    >>> from modeling_supclap import CedConfig, SupClapConfig
+
+    >>> text = {"model_type": "bert", "hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536}
+    >>> audio = CedConfig.from_size("ced-small")
+    >>> config = SupClapConfig(text_config=text, audio_config=audio, projection_dim=512)
+    >>> config.text_limit()
+    512
+    ```
     """
 
     model_type = "supclap"
@@ -187,9 +219,24 @@ class SupClapConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def to_dict(self) -> dict:
-        # Set here rather than in a field: opening a pipeline puts classes into the field, which no JSON file can hold.
+        # The task is added here and is no field, because a pipeline that opens puts classes into the field
+        # `custom_pipelines`, and a JSON file cannot hold classes.
         task = {"impl": PIPELINE_CLASS, "pt": ["AutoModel"]}
         return {**super().to_dict(), "custom_pipelines": {PIPELINE_TASK: task}}
+
+    def text_limit(self, tokenizer_limit: int | None = None) -> int | None:
+        """Returns how many tokens of a text are embedded at most; what lies beyond is cut off.
+
+        Args:
+            tokenizer_limit: Where the tokenizer cuts texts, if it does. The result is then the lower limit of the two.
+
+        Returns:
+            The limit in tokens, special tokens included, or `None` where there is none.
+        """
+        positions = getattr(self.text_config, "max_position_embeddings", None)
+        if positions is not None and self.text_config.model_type in OFFSET_POSITIONS:
+            positions -= self.text_config.pad_token_id + 1
+        return min((limit for limit in (positions, tokenizer_limit) if limit is not None), default=None)
 
     def validate_projection(self):
         if self.projection_num_layers not in (1, 2):

@@ -1,13 +1,11 @@
-"""CED audio encoder (Consistent Ensemble Distillation, https://arxiv.org/abs/2308.11957) with masks.
+"""The CED audio encoder (Consistent Ensemble Distillation, https://arxiv.org/abs/2308.11957), with masks.
 
-It gives what the published implementation gives for one clip, and differs where that one makes a clip's embedding
-depend on its neighbours or loses sound: attention and pooling are masked, every window of a long clip counts, and
-windows of different clips are never mixed.
+For a single clip it computes what the published implementation computes. It differs where that one lets a clip's
+embedding depend on its neighbors in the batch, or loses sound: here attention and pooling are masked, every window of a
+long clip counts, and the windows of different clips are never mixed.
 """
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -18,12 +16,15 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.utils import cached_file, can_return_tuple
+from transformers.utils import can_return_tuple
 
 from .configuration_supclap import CedConfig
+from .weights_supclap import SafetensorsOnly
+from .windows_supclap import masked_mean, place_windows
 
 
-# Padding times squared width that a clip must have on average: below, attention clip by clip costs more than it saves.
+# Leaving out padding means attention clip by clip, which costs a little for every clip. It pays where the padding of a
+# clip, in tokens, times the squared width of the encoder is above this value on average (found by measuring on a CPU).
 PACKED_WORK = 2.5e6
 
 
@@ -37,14 +38,19 @@ def eager_attention_forward(module, query, key, value, attention_mask, scaling, 
 
 
 def _packs(token_mask: torch.Tensor, width: int) -> bool:
-    """Whether to leave out padding: on a CPU, where work counts and calls are cheap, when there is enough of it, and not
-    in a compiled graph, whose shapes must not depend on the values of a mask."""
+    """Tells whether to leave out the padding of a batch (see `CedModel._encode_packed`).
+
+    That is done on a CPU when there is enough padding: there the time depends on the work, while a GPU would lose more by
+    many small calls. It is not done in a compiled graph, whose shapes must not depend on the values of a mask.
+    """
     if token_mask.device.type != "cpu" or torch.compiler.is_compiling():
         return False
     return (~token_mask).sum().item() * width**2 > PACKED_WORK * len(token_mask)
 
 
 class CedAttention(nn.Module):
+    """Self-attention, over padded clips with a mask or over the tokens of all clips in a row."""
+
     def __init__(self, config: CedConfig):
         super().__init__()
         self.config = config
@@ -63,6 +69,13 @@ class CedAttention(nn.Module):
         lengths: list[int] | None = None,
         attentions: list[torch.Tensor] | None = None,
     ) -> torch.Tensor:
+        """
+        Args:
+            hidden_states: `(batch, length, hidden_size)`, or `(1, all tokens, hidden_size)` with `lengths`.
+            attention_mask: Which tokens are real, in the form that the attention implementation takes.
+            lengths: The number of tokens of each clip, where the clips stand in a row without padding.
+            attentions: A list to which the attention weights are added.
+        """
         batch, length, width = hidden_states.shape
         qkv = self.qkv(hidden_states).view(batch, length, 3, self.num_heads, self.head_dim)
         query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
@@ -71,6 +84,7 @@ class CedAttention(nn.Module):
             if attentions is not None:
                 attentions.append(weights)
         else:
+            # Each clip attends to itself only, so the row is split, and no mask is needed.
             clips = zip(*(tokens.split(lengths, dim=2) for tokens in (query, key, value)), strict=True)
             output = torch.cat([self._attend(*clip, None)[0] for clip in clips], dim=1)
         return self.proj(output.reshape(batch, length, width))
@@ -92,6 +106,8 @@ class CedAttention(nn.Module):
 
 
 class CedMlp(nn.Module):
+    """The feed-forward part of a block."""
+
     def __init__(self, config: CedConfig):
         super().__init__()
         intermediate_size = int(config.hidden_size * config.mlp_ratio)
@@ -104,6 +120,8 @@ class CedMlp(nn.Module):
 
 
 class CedLayer(GradientCheckpointingLayer):
+    """One transformer block with the norms before attention and feed-forward part."""
+
     def __init__(self, config: CedConfig):
         super().__init__()
         self.norm1 = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
@@ -125,6 +143,8 @@ class CedLayer(GradientCheckpointingLayer):
 
 
 class CedPatchEmbed(nn.Module):
+    """Patches of a spectrogram to tokens."""
+
     def __init__(self, config: CedConfig):
         super().__init__()
         self.proj = nn.Conv2d(
@@ -135,75 +155,12 @@ class CedPatchEmbed(nn.Module):
         size = self.proj.kernel_size[0]
         if self.proj.stride != (size, size):
             return self.proj(spectrogram[:, None])
-        # Patches without overlap: the same products as one linear map, whose backward pass is much faster on CPUs.
+        # Patches that do not overlap go through one linear map. It computes the same products as the convolution, and
+        # its backward pass is much faster on CPUs.
         time = spectrogram.shape[-1] // size
         patches = spectrogram[..., : time * size].unflatten(-1, (time, size)).unflatten(1, (-1, size))
         patches = patches.transpose(2, 3).flatten(3)  # (batch, frequency, time, size * size)
         return nn.functional.linear(patches, self.proj.weight.flatten(1), self.proj.bias).permute(0, 3, 1, 2)
-
-
-# Options of `from_pretrained` that say where its files are.
-_PLACE = ("cache_dir", "proxies", "token", "revision", "local_files_only", "subfolder", "_commit_hash")
-
-
-def check_weight_files(name, variant: str | None = None, **options) -> None:
-    """Raises a `ValueError` where a checkpoint names weights that are no safetensors files of its own folder.
-
-    Transformers opens what the index of a sharded checkpoint lists, pickles and paths that lead elsewhere included.
-
-    Args:
-        name: Folder or Hub id.
-        variant: As for `from_pretrained`.
-        options: Those of `from_pretrained`.
-    """
-    place = {key: options[key] for key in _PLACE if key in options}
-    _check_names(name, variant, place)
-    base = _read_json(name, "adapter_config.json", place).get("base_model_name_or_path")
-    if base:  # of a folder with an adapter, Transformers takes the weights that the adapter was trained on
-        _check_names(base, variant, {key: value for key, value in place.items() if key in ("cache_dir", "token")})
-
-
-def _read_json(name, file: str, place: dict) -> dict:
-    """The object in a file of a checkpoint; empty where there is none."""
-    quiet = {f"_raise_exceptions_for_{what}": False for what in ("gated_repo", "missing_entries", "connection_errors")}
-    try:
-        path = cached_file(name, file, **place, **quiet)
-    except OSError:  # neither a folder nor a Hub id
-        path = None
-    return {} if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
-
-
-def _check_names(name, variant: str | None, place: dict) -> None:
-    def check(files: set, where: str, suffixes: tuple[str, ...]) -> None:
-        for file in sorted(files):
-            if Path(file).name != file or "\\" in file or not file.endswith(suffixes):
-                raise ValueError(
-                    f"{name}: {where} names {file!r}, which is no safetensors file of that folder. Load the model where "
-                    "you trust it, and save it again."
-                )
-
-    index = f"model.safetensors.index.{variant}.json" if variant else "model.safetensors.index.json"
-    chosen = _read_json(name, "config.json", place).get("transformers_weights")
-    if chosen is not None:
-        check({chosen}, "transformers_weights in config.json", (".safetensors", ".safetensors.index.json"))
-        index = chosen
-    if index.endswith(".json"):
-        check(set(_read_json(name, index, place).get("weight_map", {}).values()), index, (".safetensors",))
-
-
-class SafetensorsOnly:
-    """Weights come from safetensors files of the checkpoint alone: a pickle can run code when it is read."""
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, use_safetensors: bool | None = True, **kwargs):
-        if use_safetensors is False:
-            raise ValueError(
-                "Pickled weights are not loaded. Convert them to safetensors once, where you trust them: load with the "
-                "library they come from and save_pretrained again."
-            )
-        if pretrained_model_name_or_path is not None:
-            check_weight_files(pretrained_model_name_or_path, **kwargs)
-        return super().from_pretrained(pretrained_model_name_or_path, *args, use_safetensors=True, **kwargs)
 
 
 class CedPreTrainedModel(SafetensorsOnly, PreTrainedModel):
@@ -230,8 +187,37 @@ class CedPreTrainedModel(SafetensorsOnly, PreTrainedModel):
             init.trunc_normal_(module.freq_pos_embed, std=self.config.initializer_range)
 
 
-class CedModel(CedPreTrainedModel):
-    """CED encoder: log-mel frames in, tokens and their masked mean out."""
+class FixedBatchNorms(nn.Module):
+    """Keeps batch norms in evaluation mode, also in training.
+
+    Statistics of a batch would make a clip's features depend on the other clips and on padding.
+    """
+
+    def train(self, mode: bool = True):
+        super().train(mode)
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+                module.eval()
+        return self
+
+
+class CedModel(FixedBatchNorms, CedPreTrainedModel):
+    """The CED encoder, from log-mel frames to tokens and their masked mean.
+
+    Args:
+        config: Sizes, windows and dropout of the encoder.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from modeling_supclap import CedConfig, CedModel
+
+    >>> model = CedModel(CedConfig.from_size("ced-tiny")).eval()
+    >>> model(torch.randn(2, 300, 64)).pooler_output.shape
+    torch.Size([2, 192])
+    ```
+    """
 
     _auto_class = "AutoModel"
 
@@ -246,15 +232,9 @@ class CedModel(CedPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
-    def train(self, mode: bool = True):
-        # Batch statistics would make a clip's features depend on its neighbours and on padding.
-        super().train(mode)
-        self.init_bn.eval()
-        return self
-
     @torch.no_grad()
     def set_input_statistics(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
-        """Sets the fixed statistics of the input normalisation, for training from random weights.
+        """Sets the fixed statistics of the input norm, for training from random weights.
 
         Args:
             mean: Mean of each mel band over the real frames of the training data, in dB, shape `(num_mel_bins,)`.
@@ -307,20 +287,19 @@ class CedModel(CedPreTrainedModel):
         if attentions is not None:
             self._check_attentions(length)
         frames = input_features_mask.sum(-1)
-        normalised = self.init_bn(input_features.transpose(1, 2).to(self.init_bn.weight.dtype)).to(
+        # The norm computes in its own type, which stays float32 in a model of half precision.
+        normalized = self.init_bn(input_features.transpose(1, 2).to(self.init_bn.weight.dtype)).to(
             self.patch_embed.proj.weight.dtype
         )
-        normalised = normalised * input_features_mask[:, None].to(normalised.dtype)
+        normalized = normalized * input_features_mask[:, None].to(normalized.dtype)
 
         if length <= self.config.target_length:
-            tokens, token_mask = self._encode_window(normalised, frames, hidden_states, attentions)
+            tokens, token_mask = self._encode_window(normalized, frames, hidden_states, attentions)
         else:
-            tokens, token_mask = self._encode_windows(normalised, frames, hidden_states)
-        weights = token_mask[..., None].to(tokens.dtype)
-        pooled = (tokens * weights).sum(1) / weights.sum(1)
+            tokens, token_mask = self._encode_windows(normalized, frames, hidden_states)
         return BaseModelOutputWithPooling(
             last_hidden_state=tokens,
-            pooler_output=pooled,
+            pooler_output=masked_mean(tokens, token_mask),
             hidden_states=None if hidden_states is None else tuple(hidden_states),
             attentions=None if attentions is None else tuple(attentions),
         )
@@ -341,38 +320,40 @@ class CedModel(CedPreTrainedModel):
     def _encode_windows(
         self, spectrogram: torch.Tensor, frames: torch.Tensor, hidden_states: list[torch.Tensor] | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Encodes each window that brings new frames to its clip, and puts the windows of a clip in a row."""
+        """Cuts long clips into windows, encodes them, and puts the tokens of a clip's windows in a row.
+
+        A window counts when it holds frames that no window before it holds, and enough of them for a patch. The first
+        window of a clip always counts.
+
+        The arguments are those of `_encode_window`. The tokens have the shape `(batch, windows · tokens, hidden_size)`, and
+        are zero in windows that do not count.
+        """
         window, hop = self.config.target_length, self.config.window_hop
-        batch, bins, length = spectrogram.shape
+        length = spectrogram.shape[-1]
         n_windows = 1 + -(-(length - window) // hop)
         spectrogram = nn.functional.pad(spectrogram, (0, window + (n_windows - 1) * hop - length))
         windows = spectrogram.unfold(-1, window, hop).permute(0, 2, 1, 3)  # (batch, windows, bins, frames)
         starts = torch.arange(n_windows, device=frames.device) * hop
-        real = (frames[:, None] - starts).clamp(0, window)
+        real = (frames[:, None] - starts).clamp(0, window)  # (batch, windows)
         used = (real > window - hop) & (real >= self.config.patch_size)
         used[:, 0] = True
-        if (
-            torch.compiler.is_compiling()
-        ):  # empty windows too: the shapes of a graph must not depend on a mask's values
+        if torch.compiler.is_compiling():
+            # How many windows count depends on the values of the mask, and the shapes of a graph must not. So all
+            # windows are encoded here, and what comes of the others is set to zero.
             tokens, mask = self._encode_window(windows.flatten(0, 1), real.flatten(), hidden_states)
-            mask = mask & used.flatten()[:, None]
 
             def in_a_row(values: torch.Tensor) -> torch.Tensor:
-                return (values * mask[..., None]).unflatten(0, used.shape).flatten(1, 2)
-
-            all_mask = mask.unflatten(0, used.shape).flatten(1, 2)
+                is_used = used[(..., *(None,) * (values.ndim - 1))]
+                return (values.unflatten(0, used.shape) * is_used).flatten(1, 2)
         else:
             tokens, mask = self._encode_window(windows[used], real[used], hidden_states)
 
             def in_a_row(values: torch.Tensor) -> torch.Tensor:
-                placed = values.new_zeros(batch, n_windows, *values.shape[1:])
-                placed[used] = values
-                return placed.flatten(1, 2)
+                return place_windows(values, used).flatten(1, 2)
 
-            all_mask = in_a_row(mask)
         if hidden_states is not None:
             hidden_states[:] = [in_a_row(states) for states in hidden_states]
-        return in_a_row(tokens), all_mask
+        return in_a_row(tokens), in_a_row(mask)
 
     def _encode_window(
         self,
@@ -381,9 +362,17 @@ class CedModel(CedPreTrainedModel):
         hidden_states: list[torch.Tensor] | None = None,
         attentions: list[torch.Tensor] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`(batch, bins, time ≤ target_length)` → tokens `(batch, n, hidden)` and which of them are real.
+        """Encodes one window of each clip.
 
-        Padding is not left out where the lists are given, to which each block's hidden states and attention go.
+        Args:
+            spectrogram: Normalized features, `(batch, bins, time)`, at most `target_length` frames.
+            frames: Real frames of each window, `(batch,)`.
+            hidden_states: A list to which the hidden states of each block are added.
+            attentions: A list to which the attention weights of each block are added. With either list, padding is not
+                left out, so that the shapes are those that the caller expects.
+
+        Returns:
+            Tokens `(batch, n, hidden_size)`, zero where they are not real, and which are real, `(batch, n)`.
         """
         size, stride = self.config.patch_size, self.config.patch_stride
         if spectrogram.shape[-1] < size:
@@ -396,7 +385,7 @@ class CedModel(CedPreTrainedModel):
         time_mask = torch.arange(grid_t, device=frames.device) < real[:, None]
         token_mask = time_mask[:, None].expand(-1, grid_f, -1).flatten(1)
 
-        # contiguous: the residual stream keeps this layout, and each norm would copy another one
+        # The blocks keep the memory layout of their input. Made contiguous once here, it spares each norm a copy.
         tokens = patches.flatten(2).transpose(1, 2).contiguous()
         if self.training and self.config.patch_dropout:
             tokens, token_mask = self._drop_patches(tokens, token_mask)
@@ -412,19 +401,22 @@ class CedModel(CedPreTrainedModel):
         return self.norm(tokens) * token_mask[..., None], token_mask
 
     def _encode_packed(self, hidden_states: torch.Tensor, token_mask: torch.Tensor) -> torch.Tensor:
-        """Runs the blocks on the real tokens of all clips in a row, so that padding costs nothing."""
+        """Runs the blocks without padding.
+
+        The real tokens of all clips stand in one row, `(1, all real tokens, hidden)`. Norms and linear maps look at each
+        token alone, so they run on the whole row at once. Attention alone needs to know where a clip ends: it gets the
+        lengths and treats clip by clip. In the end the tokens go back to their places, with zeros for the padding.
+        """
         lengths = token_mask.sum(-1).tolist()
         packed = hidden_states[token_mask][None]
         for block in self.blocks:
             packed = block(packed, None, lengths)
-        packed = self.norm(packed)[0]
-        tokens = packed.new_zeros(hidden_states.shape)
-        tokens[token_mask] = packed
-        return tokens
+        return place_windows(self.norm(packed)[0], token_mask)
 
     def _drop_patches(self, tokens: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keeps a random share of the patches of each clip, padding only where a clip has no more real ones."""
+        """Keeps a random share of the patches of each clip, and padding only where a clip has no more real patches."""
         keep = max(1, round(tokens.shape[1] * (1 - self.config.patch_dropout)))
+        # Sorted by random numbers from 0 to 1, with 2 for padding, so that real patches come first.
         order = torch.rand(mask.shape, device=mask.device).masked_fill(~mask, 2.0).argsort(-1)
         kept = order[:, :keep].sort(-1).values
         return tokens.gather(1, kept[..., None].expand(-1, -1, tokens.shape[-1])), mask.gather(1, kept)

@@ -1,4 +1,4 @@
-"""SupCLAP: an audio-text dual encoder whose embeddings are a function of the clip (or text) and the config alone."""
+"""SupCLAP, a dual encoder of audio and text. An embedding depends on the clip (or text) and the model alone."""
 
 from dataclasses import dataclass
 
@@ -17,26 +17,26 @@ from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import ModelOutput, can_return_tuple, logging
 
-from .audio_encoders_supclap import build_audio_encoder, masked_mean
+from .audio_encoders_supclap import build_audio_encoder
 from .configuration_supclap import CedConfig, SupClapConfig
-from .modeling_ced import CedModel, SafetensorsOnly, check_weight_files
+from .modeling_ced import CedModel
+from .weights_supclap import SafetensorsOnly, check_weight_files
+from .windows_supclap import masked_mean
 
 
 logger = logging.get_logger(__name__)
 
-# Text encoders whose positions start behind the padding index.
-OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "clap_text_model")
-
 
 @dataclass
 class SupClapOutput(ModelOutput):
-    """
+    """What [`SupClapModel`] returns.
+
     Args:
-        loss: Symmetric contrastive loss `(1,)`-like scalar, when `return_loss=True`.
+        loss: Contrastive loss of both directions, a scalar, when `return_loss=True`.
         logits_per_audio: Scaled similarities `(n_audio, n_text)`.
         logits_per_text: Its transpose `(n_text, n_audio)`.
-        text_embeds: L2-normalised joint embeddings `(n_text, projection_dim)`.
-        audio_embeds: L2-normalised joint embeddings `(n_audio, projection_dim)`.
+        text_embeds: L2-normalized joint embeddings `(n_text, projection_dim)`.
+        audio_embeds: L2-normalized joint embeddings `(n_audio, projection_dim)`.
         text_model_output: Output of the text encoder.
         audio_model_output: Output of the audio encoder.
     """
@@ -51,7 +51,7 @@ class SupClapOutput(ModelOutput):
 
 
 def contrastive_loss(logits_per_text: torch.Tensor, sigmoid: bool) -> torch.Tensor:
-    """Symmetric loss of paired rows, `(n, n)` → scalar: InfoNCE (mean of both directions) or SigLIP."""
+    """Loss of paired rows, `(n, n)` → scalar: InfoNCE, the sum of both directions as in the paper, or SigLIP."""
     logits = logits_per_text.float()
     if logits.shape[0] != logits.shape[1]:
         raise ValueError(
@@ -62,17 +62,17 @@ def contrastive_loss(logits_per_text: torch.Tensor, sigmoid: bool) -> torch.Tens
         signs = 2 * torch.eye(len(logits), device=logits.device) - 1
         return -nn.functional.logsigmoid(signs * logits).sum(-1).mean()
     labels = torch.arange(len(logits), device=logits.device)
-    return (nn.functional.cross_entropy(logits, labels) + nn.functional.cross_entropy(logits.t(), labels)) / 2
+    return nn.functional.cross_entropy(logits, labels) + nn.functional.cross_entropy(logits.t(), labels)
 
 
 def unit_length(embeds: torch.Tensor) -> torch.Tensor:
-    """L2-normalised rows; float32 under autocast, so that half precision ends with the projection."""
+    """Scales rows to length 1. Under autocast the result is float32: half precision ends with the projection."""
     norms = nn.functional.normalize(embeds.float(), dim=-1)
     return norms if torch.is_autocast_enabled(embeds.device.type) else norms.to(embeds.dtype)
 
 
 def _with_embeds(outputs: ModelOutput, embeds: torch.Tensor) -> BaseModelOutputWithPooling:
-    """The output of an encoder with the joint embeddings in place of what it pooled."""
+    """Returns the output of an encoder with the joint embeddings in place of its pooled output."""
     return BaseModelOutputWithPooling(
         last_hidden_state=outputs.last_hidden_state,
         pooler_output=embeds,
@@ -82,22 +82,24 @@ def _with_embeds(outputs: ModelOutput, embeds: torch.Tensor) -> BaseModelOutputW
 
 
 def build_text_encoder(config, pooling: str = "masked_mean") -> PreTrainedModel:
-    """An untrained text encoder for `config`, without the pooler that the masked mean makes useless."""
+    """Builds an untrained text encoder, without its pooling layer unless `pooling` uses it."""
     if getattr(config, "encoder_layerdrop", 0):
-        config.encoder_layerdrop = 0.0  # layers skipped at random differ between processes
+        # The layers that it skips at random would differ between processes, which distributed training does not allow.
+        config.encoder_layerdrop = 0.0
     encoder_class = _text_encoder_class(config)
     is_model = issubclass(encoder_class, PreTrainedModel)
     return fit_pooler(encoder_class(config) if is_model else encoder_class.from_config(config), pooling)
 
 
 def _text_encoder_class(config) -> type:
-    """The class of a text encoder, or the Auto class that finds it.
+    """Returns the class of a text encoder, or the Auto class that finds it.
 
     Raises:
-        ValueError: There is none whose output is that of an encoder of texts.
+        ValueError: No class encodes texts with such a configuration.
     """
     if config.model_type == "m2m_100":
-        # SONAR: AutoModel would build an encoder-decoder around it and leave the encoder's weights random.
+        # SONAR's text encoder. AutoModel would build a whole encoder-decoder, in which the checkpoint's names do not fit
+        # and the encoder's weights stay random.
         from transformers.models.m2m_100.modeling_m2m_100 import M2M100Encoder
 
         return M2M100Encoder
@@ -105,7 +107,7 @@ def _text_encoder_class(config) -> type:
         from transformers.models.clap.modeling_clap import ClapTextModel
 
         return ClapTextModel
-    if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING:  # of a T5, its encoder alone
+    if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING:  # for a T5, this is its encoder alone
         return AutoModelForTextEncoding
     if type(config) not in MODEL_MAPPING:
         reason = "the Auto classes know no model of it"
@@ -132,16 +134,22 @@ def fit_pooler(model: PreTrainedModel, pooling: str) -> PreTrainedModel:
 
 
 def load_encoder(encoder_class, name: str, dtype: torch.dtype, key_mapping: dict[str, str] | None = None):
-    """`from_pretrained`, but weights that the checkpoint lacks are an error instead of random numbers.
+    """Loads an encoder with `from_pretrained`. Weights that the checkpoint lacks are an error, and not left random.
+
+    Args:
+        encoder_class: A model class or an Auto class.
+        name: Hub id or folder.
+        dtype: Type of the weights.
+        key_mapping: Patterns of names in the checkpoint, and what takes their place.
 
     Raises:
-        ValueError: The checkpoint lacks weights of the encoder or has them in another shape, which the message names; or
-            it names other files than safetensors of its own.
+        ValueError: The checkpoint lacks weights of the encoder, or has them in another shape, or it names weights that
+            are no safetensors files of its folder. The message says which.
     """
     check_weight_files(name)
     options = {"dtype": dtype, "key_mapping": key_mapping, "use_safetensors": True}
     model, info = encoder_class.from_pretrained(name, output_loading_info=True, **options)
-    # a pooling layer and the mask embedding of pre-training are not needed, and not every checkpoint has them
+    # Not every checkpoint has a pooling layer or the mask embedding of pre-training, and no embedding here needs them.
     missing = [key for key in info["missing_keys"] if not key.startswith("pooler.") and "masked_spec_embed" not in key]
     if missing or info["mismatched_keys"]:
         wrong = [str(key) for key in (*sorted(missing), *info["mismatched_keys"])]
@@ -151,7 +159,7 @@ def load_encoder(encoder_class, name: str, dtype: torch.dtype, key_mapping: dict
 
 
 def load_text_encoder(name: str, dtype: torch.dtype) -> PreTrainedModel:
-    """A pretrained text encoder; of a CLAP, or an encoder-decoder like T5, NLLB or M2M100, the text encoder."""
+    """Loads a text encoder, also out of a CLAP or out of an encoder-decoder such as T5, NLLB or M2M100."""
     config = AutoConfig.from_pretrained(name)
     if config.model_type == "clap":
         return load_encoder(AutoModel, name, dtype).text_model
@@ -160,22 +168,24 @@ def load_text_encoder(name: str, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def load_audio_encoder(name: str, dtype: torch.dtype) -> PreTrainedModel:
-    """A pretrained audio encoder; of a CLAP or a Whisper, the audio encoder."""
+    """Loads an audio encoder, also out of a CLAP or a Whisper."""
     model_type = AutoConfig.from_pretrained(name).model_type
     if model_type == CedConfig.model_type:
         return load_encoder(CedModel, name, dtype)
     model = load_encoder(AutoModel, name, dtype)
-    return {"clap": lambda: model.audio_model, "whisper": lambda: model.encoder}.get(model_type, lambda: model)()
+    if model_type == "clap":
+        return model.audio_model
+    return model.encoder if model_type == "whisper" else model
 
 
 def _copy_weights(source: nn.Module, target: nn.Module) -> None:
-    """Loads the weights that `target` has; `source` may have more (what the embedding does not use)."""
+    """Copies the weights of `target` from `source`, which may have more of them, such as a pooling layer."""
     wanted, weights = target.state_dict().keys(), source.state_dict()
     target.load_state_dict({name: value for name, value in weights.items() if name in wanted})
 
 
 class SupClapProjection(nn.Module):
-    """Encoder output to joint space: linear, or linear-activation-linear."""
+    """Maps what an encoder pooled into the joint space, by one linear map or by two with an activation between them."""
 
     def __init__(self, config: SupClapConfig, input_size: int):
         super().__init__()
@@ -191,6 +201,8 @@ class SupClapProjection(nn.Module):
 
 
 class SupClapPreTrainedModel(SafetensorsOnly, PreTrainedModel):
+    """What all SupCLAP models share: how they are initialized and which of Transformers' features they support."""
+
     config: SupClapConfig
     base_model_prefix = "supclap"
     input_modalities = ("audio", "text")
@@ -215,7 +227,22 @@ class SupClapPreTrainedModel(SafetensorsOnly, PreTrainedModel):
 
 
 class SupClapModel(SupClapPreTrainedModel):
-    """Dual encoder of audio clips and texts with a shared embedding space."""
+    """A dual encoder, which embeds audio clips and texts into one space.
+
+    Args:
+        config: The configuration; it also says which encoders are used.
+
+    Example:
+
+    ```python
+    >>> from transformers import AutoModel, AutoProcessor
+
+    >>> model = AutoModel.from_pretrained("path/to/checkpoint", trust_remote_code=True).eval()
+    >>> processor = AutoProcessor.from_pretrained("path/to/checkpoint", trust_remote_code=True)
+    >>> inputs = processor(text=["a dog barks", "rain"], audio=["clip.wav"])
+    >>> model(**inputs).logits_per_audio.softmax(-1)  # one row for each clip, one column for each text
+    ```
+    """
 
     _auto_class = "AutoModel"
 
@@ -233,7 +260,7 @@ class SupClapModel(SupClapPreTrainedModel):
     def from_text_audio_pretrained(
         cls, text_model: str, audio_model, dtype=torch.float32, text_config: dict | None = None, **kwargs
     ) -> "SupClapModel":
-        """A model from a pretrained text encoder and an audio encoder, with new projection heads.
+        """Joins a pretrained text encoder and an audio encoder under new projection heads.
 
         Args:
             text_model: Hub id or folder of the text encoder.
@@ -245,8 +272,16 @@ class SupClapModel(SupClapPreTrainedModel):
             kwargs: Fields of [`SupClapConfig`].
 
         Raises:
-            ValueError: A checkpoint lacks weights of the encoder, or is none that can be used; `text_config` names a
-                field that the encoder does not have.
+            ValueError: A checkpoint lacks weights of the encoder or holds no encoder that can be used, or `text_config`
+                names a field that the encoder does not have.
+
+        Example:
+
+        ```python
+        >>> model = SupClapModel.from_text_audio_pretrained(
+        ...     "FacebookAI/roberta-base", "MIT/ast-finetuned-audioset-10-10-0.4593", projection_dim=512
+        ... )
+        ```
         """
         text = load_text_encoder(text_model, dtype)
         for name, value in (text_config or {}).items():
@@ -268,30 +303,27 @@ class SupClapModel(SupClapPreTrainedModel):
         self.text_model.set_input_embeddings(value)
 
     def get_logit_scale(self) -> torch.Tensor:
-        """The inverse temperature that multiplies cosine similarities, shape `(1,)`, at most `logit_scale_max`."""
+        """Returns the factor of the cosine similarities, at most `logit_scale_max`, as a tensor of shape `(1,)`."""
         return self.logit_scale.float().exp().clamp(max=self.config.logit_scale_max)
 
-    def get_text_limit(self) -> int | None:
-        """How many tokens the text encoder has positions for; `None` where it takes any number."""
-        config = self.config.text_config
-        limit = getattr(config, "max_position_embeddings", None)
-        if limit is not None and config.model_type in OFFSET_POSITIONS:
-            limit -= config.pad_token_id + 1
-        return limit
-
     def _truncate(self, input_ids: torch.Tensor, inputs: dict) -> torch.Tensor:
-        """Cuts texts to what the encoder has positions for, as a tokenizer with `truncation=True` would."""
-        limit = self.get_text_limit()
+        """Cuts texts to the number of positions of the encoder, as a tokenizer with `truncation=True` would.
+
+        What has one entry for each token beside `input_ids`, such as the mask, is replaced in `inputs`.
+        """
+        limit = self.config.text_limit()
         if limit is None or input_ids.shape[1] <= limit:
             return input_ids
         logger.warning_once(
             f"A text of {input_ids.shape[1]} tokens was cut to the {limit} that the text encoder can take."
         )
+        # A tokenizer cuts the words and keeps the closing token. So the last real token of a long text replaces the one
+        # at the last position that is left.
         mask = inputs["attention_mask"]
         too_long = mask[:, limit:].any(-1)
         last = input_ids.gather(1, (mask.cumsum(-1).argmax(-1, keepdim=True)))[:, 0]
         input_ids = input_ids[:, :limit].clone()
-        input_ids[too_long, -1] = last[too_long]  # the closing token stays the last one
+        input_ids[too_long, -1] = last[too_long]
         for name, value in inputs.items():
             inputs[name] = value[:, :limit]
         return input_ids
@@ -312,7 +344,7 @@ class SupClapModel(SupClapPreTrainedModel):
             token_type_ids: Segments, for encoders that know them.
 
         Returns:
-            `pooler_output` `(n_text, projection_dim)`: the L2-normalised joint embeddings; `last_hidden_state`,
+            `pooler_output` `(n_text, projection_dim)`: the L2-normalized joint embeddings; `last_hidden_state`,
             `hidden_states` and `attentions`: the text encoder's.
         """
         if attention_mask is None:
@@ -341,7 +373,7 @@ class SupClapModel(SupClapPreTrainedModel):
             input_features_mask: 1 for real features, `(n_audio, time)`; all real when omitted.
 
         Returns:
-            `pooler_output` `(n_audio, projection_dim)`: the L2-normalised joint embeddings; `last_hidden_state`,
+            `pooler_output` `(n_audio, projection_dim)`: the L2-normalized joint embeddings; `last_hidden_state`,
             `hidden_states` and `attentions`: the audio encoder's.
         """
         outputs = self.audio_model(input_features, input_features_mask, **kwargs)
@@ -362,9 +394,11 @@ class SupClapModel(SupClapPreTrainedModel):
         r"""Embeds clips and texts and compares each clip with each text; their numbers need not be equal.
 
         Args:
-            return_loss: Whether to also return the symmetric contrastive loss of paired rows: the mean over both
-                directions of InfoNCE, or SigLIP when the model has a bias. Training with support vectors lives in
-                the `supclap` package.
+            input_ids: As for [`get_text_features`], like `attention_mask` and `token_type_ids`.
+            input_features: As for [`get_audio_features`], like `input_features_mask`.
+            return_loss: Whether to also return the contrastive loss of paired rows: InfoNCE, summed over both
+                directions as in the paper, or SigLIP when the model has a bias. It is what training without support
+                vectors minimizes; training with them lives in the `supclap` package.
         """
         if input_ids is None or input_features is None:
             raise ValueError(

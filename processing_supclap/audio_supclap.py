@@ -1,12 +1,13 @@
-"""From anything that holds a sound to a mono float32 waveform at one rate: to float, to mono, resample, checks.
+"""Turns anything that holds a sound into a mono float32 waveform at one rate.
 
-Every step either gives the right samples or raises an error that names the clip and says what to do. No step crops,
-and none is random: the waveform is a function of the clip alone.
+The steps are: decode, convert to float, average the channels, resample. Each either gives the right samples or raises an
+error that names the clip and says what to do. No step crops, and none is random: the waveform depends on the clip alone.
 """
 
 import functools
 import math
 import numbers
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,20 @@ import torch
 from .decoding_supclap import decode
 
 
-# 7.1 surround, the widest layout that everyday files carry. A clip with so few *samples* is far below one mel frame,
-# so an axis this small next to a longer one can only be the channels.
+# 7.1 surround is the widest layout that everyday files have. A clip of so few *samples* would be far shorter than one mel
+# frame, so an axis this short next to a longer one can only be that of the channels.
 MAX_CHANNELS = 8
-# Float audio lives in [-1, 1]; loud masters overshoot by a few times, integers stored as floats by hundreds and more.
+# Float audio lies in [-1, 1]. Loud masters go beyond that by a few times, integers stored as floats by hundreds and more.
 MAX_FLOAT_PEAK = 64.0
-# Nobody samples sound below this; 16 or 44.1 is a rate given in kHz. Nor above: 1-bit recordings take 5.6 MHz.
+# In Hz. A lower number, such as 16 or 44.1, is a rate in kHz; the highest rate in use is 5.6 MHz, of 1-bit recordings.
 MIN_SAMPLING_RATE, MAX_SAMPLING_RATE = 1000, 10_000_000
-# Samples of each channel converted at once; in stereo as float32 they take 128 KiB.
+# How many samples of each channel are converted at once. In stereo as float32 they take 128 KiB, which a cache holds.
 PIECE = 16384
-# Elements in torchaudio's resampling kernel. 44100 -> 16000 takes 80 thousand; coprime rates can take gigabytes.
+# Limit of the elements in torchaudio's resampling kernel. From 44100 to 16000 Hz it has 80 thousand; for two rates without
+# a common divisor it can take gigabytes.
 MAX_KERNEL_ELEMENTS = 2**22
-# A long Kaiser filter instead of torchaudio's short Hann filter, whose images of an 8 kHz clip lie 45 dB above those
-# of soxr: with this one, features depend little on which of the two resampled.
+# A long Kaiser filter, with which features depend little on whether torchaudio or soxr resampled. With torchaudio's short
+# Hann filter, the mirror images in an 8 kHz clip lie 45 dB above those that soxr leaves.
 TORCHAUDIO_FILTER = {
     "resampling_method": "sinc_interp_kaiser",
     "lowpass_filter_width": 32,
@@ -70,7 +72,7 @@ def load_waveform(
         FileNotFoundError: The path does not exist.
         ImportError: A package needed to decode or resample is missing.
     """
-    # Only an array leaves the channel axis to be worked out; a decoder says which one it is.
+    # The axis of the channels is known for files and decoders; for an array it has to be found out.
     channel_axis = None
     if isinstance(audio, dict):
         audio, sampling_rate, name = _open_dict(audio, sampling_rate, name)
@@ -102,6 +104,23 @@ def load_waveform(
     return waveform
 
 
+def load_waveforms(
+    audio: Any,
+    sampling_rate: int | None = None,
+    target_sampling_rate: int = 16000,
+    min_samples: int = 160,
+    run: Callable = map,
+) -> list[torch.Tensor]:
+    """Loads a clip or a list of clips as [`load_waveform`] does. Errors name the position of a clip in the list.
+
+    The arguments are those of [`load_waveform`], and `run` calls the loading of each clip in place of `map`.
+    """
+    clips = as_clips(audio)
+    names = [f"audio[{i}]" for i in range(len(clips))] if len(clips) > 1 else ["audio"]
+    rates = sampling_rate, target_sampling_rate
+    return list(run(lambda clip, name: load_waveform(clip, *rates, name, min_samples), clips, names))
+
+
 def _open_dict(audio: dict, sampling_rate: int | None, name: str) -> tuple[Any, int | None, str]:
     for key in ("array", "raw"):
         if audio.get(key) is not None:
@@ -115,7 +134,7 @@ def _open_dict(audio: dict, sampling_rate: int | None, name: str) -> tuple[Any, 
 
 
 def to_array(audio: Any, name: str) -> np.ndarray:
-    """Any array-like to NumPy, its numbers untouched (bfloat16, which NumPy lacks, becomes float32)."""
+    """Converts any array-like to NumPy without a change of its numbers (bfloat16, which NumPy lacks, becomes float32)."""
     if isinstance(audio, torch.Tensor):
         audio = audio.detach().cpu()
         return (audio.float() if audio.is_floating_point() else audio).numpy()
@@ -131,7 +150,7 @@ def to_array(audio: Any, name: str) -> np.ndarray:
 
 
 def as_clips(audio: Any) -> list:
-    """The clips of a list; anything else, and a list of plain numbers, is one clip."""
+    """Returns the clips of a list. Anything else, and a list of plain numbers, is one clip."""
     if not isinstance(audio, list | tuple):
         return [audio]
     if len(audio) == 0:
@@ -140,15 +159,15 @@ def as_clips(audio: Any) -> list:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number of Python, NumPy or torch."""
+    """Tells whether a value is a single number of Python, NumPy or torch."""
     return isinstance(value, numbers.Real) or (
         getattr(value, "ndim", None) == 0 and not isinstance(value, str | bytes)
     )
 
 
 def check_sampling_rate(sampling_rate: Any, name: str) -> int:
-    """A whole number of Hz as an `int`, or an error."""
-    if getattr(sampling_rate, "ndim", None) == 0:  # of NumPy or torch
+    """Returns a sampling rate in Hz as an `int`, or raises an error where it is no whole number or not possible."""
+    if getattr(sampling_rate, "ndim", None) == 0:  # a number of NumPy or torch
         sampling_rate = sampling_rate.item()
     if isinstance(sampling_rate, bool) or not isinstance(sampling_rate, numbers.Real):
         raise TypeError(
@@ -163,9 +182,9 @@ def check_sampling_rate(sampling_rate: Any, name: str) -> int:
 
 
 def to_float(samples: np.ndarray, name: str) -> np.ndarray:
-    """Samples as float32 in about [-1, 1], after the checks for emptiness, NaN, infinity and missing scaling.
+    """Converts samples to float32 in about [-1, 1]. Empty, not finite and unscaled audio is an error.
 
-    Integer PCM of b bits is divided by 2^(b-1), unsigned PCM first loses its offset of 2^(b-1).
+    Integer PCM of b bits is divided by 2^(b-1); 2^(b-1) is first subtracted from unsigned PCM.
     """
     kind = samples.dtype.kind
     if samples.size == 0:
@@ -178,12 +197,13 @@ def to_float(samples: np.ndarray, name: str) -> np.ndarray:
                 "recording, for example astype('int16'), or to float scaled into [-1, 1]."
             )
         half = 2.0 ** (bits - 1)
-        # A 32-bit integer has more digits than float32: offset and scale in float64, round once.
+        # A 32-bit integer has more digits than float32, so it is shifted and scaled in float64 and rounded once.
         wide = samples.astype(np.float64 if bits == 32 else np.float32)
         return ((wide - half if kind == "u" else wide) / half).astype(np.float32, copy=False)
     if kind != "f":
         raise TypeError(f"{name}: audio must be float or integer PCM, got dtype {samples.dtype}. Convert it first.")
-    # All three carry NaN through, so two passes check everything; only a bad clip pays for the search.
+    # `min`, `max` and `maximum` all return NaN where there is one, so these two passes check everything. Only for a bad
+    # clip is the bad sample searched.
     peak = float(np.maximum(-samples.min(), samples.max()))
     if not math.isfinite(peak):
         bad = np.unravel_index(np.argmin(np.isfinite(samples)), samples.shape)
@@ -201,7 +221,7 @@ def to_float(samples: np.ndarray, name: str) -> np.ndarray:
 
 
 def to_mono(samples: np.ndarray, name: str, channel_axis: int | None = None) -> np.ndarray:
-    """Mean over the channels, (samples,) contiguous.
+    """Averages the channels. The result `(samples,)` is contiguous.
 
     Without `channel_axis`, the channels of a 2-D array are the axis of at most `MAX_CHANNELS` next to a longer one.
     """
@@ -211,12 +231,16 @@ def to_mono(samples: np.ndarray, name: str, channel_axis: int | None = None) -> 
     channels = samples.shape[1]
     if channels == 1:
         return np.ascontiguousarray(samples[:, 0])
-    # A product with the constant vector: np.mean over an axis this short is ten times slower.
+    # The mean as a product with a constant vector, because np.mean over an axis this short is ten times slower.
     return samples @ np.full(channels, 1 / channels, dtype=samples.dtype)
 
 
 def to_mono_float(samples: np.ndarray, name: str, channel_axis: int | None = None) -> np.ndarray:
-    """[`to_mono`] of [`to_float`]; of PCM, as files hold it, in one pass by pieces that stay in the cache."""
+    """Does what [`to_float`] and then [`to_mono`] do, faster for the integer samples that files hold.
+
+    Integers of several channels are converted and averaged piece by piece, so that a piece stays in the cache. Their scale
+    is part of the weights of the mean. They are always finite, and thus need no check.
+    """
     if samples.ndim != 2 or samples.size == 0 or samples.dtype.kind != "i" or samples.dtype.itemsize > 4:
         return to_mono(to_float(samples, name), name, channel_axis)
     samples = _channels_last(samples, name, channel_axis)
@@ -251,11 +275,11 @@ def _channels_last(samples: np.ndarray, name: str, channel_axis: int | None) -> 
 
 
 def resample(waveform: torch.Tensor, sampling_rate: int, target_sampling_rate: int, name: str) -> torch.Tensor:
-    """Band-limited resampling of (samples,), by soxr where it is installed, else by torchaudio."""
+    """Resamples a waveform `(samples,)` with a band-limiting filter, by soxr where it is installed, else by torchaudio."""
     if sampling_rate == target_sampling_rate:
         return waveform
     try:
-        # on one core two to ten times as fast as torchaudio with a filter of like quality
+        # On one core it is two to ten times as fast as torchaudio with a filter of about the same quality.
         import soxr
     except ImportError as error:
         divisor = math.gcd(sampling_rate, target_sampling_rate)
@@ -277,6 +301,6 @@ def _torchaudio_resampler(sampling_rate: int, target_sampling_rate: int) -> torc
     try:
         from torchaudio.transforms import Resample
     except (ImportError, OSError, RuntimeError):
-        # Missing, or built against another torch, which shows as a failed symbol look-up.
+        # It is missing, or it was built for another torch and its library does not load.
         return None
     return Resample(sampling_rate, target_sampling_rate, **TORCHAUDIO_FILTER)

@@ -1,4 +1,7 @@
-"""Sound files to samples: soundfile reads WAV, FLAC, Ogg and MP3 without FFmpeg, torchcodec the rest if installed."""
+"""Sound files to samples. soundfile reads WAV, FLAC, Ogg and MP3 without FFmpeg; torchcodec reads the rest if installed.
+
+Libraries read a file that was cut short as if it were whole, so files are compared with what their headers state.
+"""
 
 import io
 import urllib.request
@@ -8,21 +11,23 @@ from typing import BinaryIO
 import numpy as np
 
 
-# Containers of chunks: the order of the bytes in a size, and the chunk of the samples.
+# Files that consist of chunks, each with its size in front: the byte order of a size, and the name of the chunk that
+# holds the samples.
 CHUNKED = {b"RIFF": ("little", b"data"), b"RF64": ("little", b"data"), b"FORM": ("big", b"SSND")}
-# What writes to a pipe cannot go back to fill the size of the samples in: it leaves 0, or about the largest there is
-# (0xFFFFFFFF of FFmpeg, 0x7FFFF000 of SoX, 0x7FFFFFxx of arecord).
+# A program that writes to a pipe cannot go back to fill in the size of the samples. It leaves 0 there, or a number that
+# is about the largest possible: 0xFFFFFFFF (FFmpeg), 0x7FFFF000 (SoX), 0x7FFFFFxx (arecord). Sizes from here on mean
+# "unknown".
 LARGEST = 2**31 - 2**16
-# Some writers count their own header as samples; so few bytes are no loss.
+# Some programs count their own header as samples. So few missing bytes are no sign of a cut.
 HEADER_BYTES = 64
-# An Ogg page has at most 65,307 bytes: in so many the last whole one begins.
+# An Ogg page has at most 65,307 bytes, so the last whole page of a file begins within two of that length from its end.
 TWO_PAGES = 2 * 65_307
-# Samples of MP3 that the decoder may leave out as the delay of the encoder.
+# The delay of an MP3 encoder, in samples, which a decoder may leave out.
 MP3_DELAY = 2 * 1152
 
 
 class CutShortError(ValueError):
-    """A sound file that ends before its own header says."""
+    """A sound file ends before the length that its own header states."""
 
 
 def decode(source: str | Path | bytes | bytearray | memoryview, name: str) -> tuple[np.ndarray, int]:
@@ -55,14 +60,14 @@ def decode(source: str | Path | bytes | bytearray | memoryview, name: str) -> tu
         size = len(source)
     if size == 0:
         raise ValueError(f"{name}: the file is empty (0 bytes). Drop this clip.")
-    source = check_whole(source, name)
+    source = check_not_truncated(source, name)
     reasons = []
     for read in (_read_with_soundfile, _read_with_torchcodec):
         try:
             return read(source, name)
         except CutShortError:
             raise
-        except (ImportError, RuntimeError, TypeError, ValueError) as error:  # TypeError: a headerless .raw
+        except (ImportError, RuntimeError, TypeError, ValueError) as error:  # TypeError: a .raw file without header
             reasons.append((str(error).strip() or type(error).__name__).splitlines()[0].rstrip("."))
     raise ValueError(
         f"{name}: cannot be decoded ({'; '.join(reasons)}). soundfile reads WAV, FLAC, Ogg and MP3. For another "
@@ -70,17 +75,18 @@ def decode(source: str | Path | bytes | bytearray | memoryview, name: str) -> tu
     )
 
 
-def check_whole(source: str | bytes, name: str) -> str | bytes:
-    """Refuses a WAV, AIFF or Ogg file that was cut short, which libsndfile reads as if it were whole.
+def check_not_truncated(source: str | bytes, name: str) -> str | bytes:
+    """Refuses a WAV, AIFF or Ogg file that was cut short, and mends the header of a WAV file that came from a pipe.
 
-    Only the headers are read, and the end of an Ogg file.
+    Only the headers are read, and the end of an Ogg file. Other formats are checked while they are decoded.
 
     Args:
         source: Path, or the content of a file.
         name: What the error message calls this clip.
 
     Returns:
-        The source; where the header of a stream gives the samples no bytes, the content with a size that decoders take.
+        The source. For a WAV file whose header left the size of the samples at 0, its content with the largest size
+        instead, from which decoders read on to the end.
 
     Raises:
         CutShortError: The file ends early; the message tells both lengths.
@@ -94,19 +100,21 @@ def check_whole(source: str | bytes, name: str) -> str | bytes:
         if magic not in CHUNKED:
             return source
         order, samples = CHUNKED[magic]
-        largest, wide = LARGEST, None  # RF64 has the size elsewhere, in 64 bits
+        # A chunk is a name of 4 bytes, a size of 4 bytes, and the content, filled up to an even length. Walk from chunk
+        # to chunk up to the one with the samples, without reading what lies between.
+        unknown, wide = LARGEST, None
         while len(header := file.read(8)) == 8:
             stated, start = int.from_bytes(header[4:], order), file.tell()
-            if header[:4] == b"ds64":
-                largest, wide = 2**63, int.from_bytes(file.read(16)[8:], order)
+            if header[:4] == b"ds64":  # RF64 states the size of the samples here, in 64 bits
+                unknown, wide = 2**63, int.from_bytes(file.read(16)[8:], order)
             elif header[:4] == samples:
                 break
             file.seek(start + stated + stated % 2)
         else:
-            return source  # no samples: for the decoder to say
+            return source  # a file without samples, which the decoder refuses
         held = size - start
         stated = stated if wide is None else wide
-        if held + HEADER_BYTES < stated < largest:
+        if held + HEADER_BYTES < stated < unknown:
             raise _cut_short(name, f"its header says {stated} bytes of samples, and {held} are there")
         if stated == 0 and held and magic == b"RIFF" and _is_placeholder(file):
             file.seek(0)
@@ -116,19 +124,24 @@ def check_whole(source: str | bytes, name: str) -> str | bytes:
 
 
 def _is_placeholder(file: BinaryIO) -> bool:
-    """Whether the size of the whole RIFF file was left open too: else a chunk of no samples is what was meant."""
+    """Tells whether the size of the whole RIFF file was left open too. If not, the file is meant to have no samples."""
     file.seek(4)
     whole = int.from_bytes(file.read(4), "little")
     return whole == 0 or whole >= LARGEST
 
 
 def _ogg_is_closed(file: BinaryIO, size: int) -> bool:
-    """Whether the last whole page has the flag of the end of a stream."""
+    """Tells whether the last whole page of an Ogg file carries the flag that ends a stream.
+
+    The search for the mark of a page goes backwards from the end. A page header has 27 bytes: the flags in byte 5, and
+    in byte 26 the number of segments, whose lengths follow. A page that its file cuts off, or the mark of a page by chance
+    among the samples at the very end, does not fit into the rest of the file, and the search goes on.
+    """
     file.seek(max(size - TWO_PAGES, 0))
     tail = file.read()
     place = len(tail)
     while (place := tail.rfind(b"OggS", 0, place)) >= 0:
-        page = tail[place : place + 27]  # its header, which ends with the number of segments
+        page = tail[place : place + 27]
         segments = tail[place + 27 : place + 27 + page[26]] if len(page) == 27 else b""
         if segments and place + 27 + len(segments) + sum(segments) <= len(tail):
             return bool(page[5] & 4)
@@ -145,7 +158,8 @@ def _read_with_soundfile(source: str | bytes, name: str) -> tuple[np.ndarray, in
     except (ImportError, OSError) as error:  # OSError: no libsndfile
         raise ImportError("soundfile is not installed; pip install soundfile") from error
     with soundfile.SoundFile(io.BytesIO(source) if isinstance(source, bytes) else source) as file:
-        # as stored: the conversion by libsndfile takes three times as long as one by NumPy, with the same result
+        # 16-bit samples are read as they are. libsndfile takes three times as long as NumPy to make them floats, with the
+        # same result.
         dtype = "int16" if file.subtype == "PCM_16" else "float32"
         rate, stated = file.samplerate, file.frames
         try:
@@ -156,7 +170,7 @@ def _read_with_soundfile(source: str | bytes, name: str) -> tuple[np.ndarray, in
             if held >= stated:
                 raise
         mpeg = file.subtype.startswith("MPEG")
-        # of FLAC and MP3, whose header tells the length; others are known by their container
+        # The headers of FLAC and MP3 tell the length. The containers of other formats have been checked before.
         if (mpeg or file.format == "FLAC") and held + mpeg * MP3_DELAY < stated:
             raise _cut_short(name, f"its header says {stated / rate:.3f} s, and {held / rate:.3f} s can be decoded")
         return samples, rate

@@ -1,59 +1,53 @@
 """Clips to log-mel spectrograms in dB with a mask, in torch, on CPU or GPU."""
 
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from transformers import BatchFeature, SequenceFeatureExtractor
-from transformers.audio_utils import mel_filter_bank
 
-from .audio_supclap import as_clips, load_waveform
+from .clip_features_supclap import ClipFeatureExtractor
 
 
 if TYPE_CHECKING:
-    # Transformers before 5.8 opens a folder with the files alone that a file names itself.
+    # Transformers before 5.8 copies only the files that a file names itself, so this one names what its imports need.
+    from .audio_supclap import load_waveform  # noqa: F401
     from .decoding_supclap import decode  # noqa: F401
 
 
-@contextmanager
-def clip_workers() -> Iterator[Callable]:
-    """Gives a `map` that works on as many clips at once as torch has threads, each on one of them.
+def mel_filter_bank(num_bins: int, num_mels: int, f_min: float, f_max: float, sampling_rate: int) -> np.ndarray:
+    """Returns triangular filters that are evenly spaced on the HTK mel scale, each with a peak of 1.
 
-    The operations on a clip are too small to share: that gains nothing, and where other processes use the cores,
-    waiting for the slower thread at the end of each operation takes up to a hundred times as long as the work. Threads
-    that start while torch is set to one thread keep that setting. Off the main thread all is done in sequence: there,
-    the setting that another call made for a moment could be mistaken for the one to restore.
+    The scale is `mel(f) = 2595 log10(1 + f / 700)`. On an even grid of `num_mels + 2` points from `mel(f_min)` to
+    `mel(f_max)`, filter `m` rises from point `m` to point `m + 1` and falls to point `m + 2`, linearly in Hz.
+
+    It is written out here because this file travels with every checkpoint and cannot be mended there, and Transformers
+    plans to remove its function.
+
+    Args:
+        num_bins: Bins of the spectrum, from 0 Hz to half the sampling rate.
+        num_mels: Number of filters.
+        f_min: Where the first filter starts, in Hz.
+        f_max: Where the last filter ends, in Hz.
+        sampling_rate: In Hz.
+
+    Returns:
+        Float32 array of shape `(num_bins, num_mels)`.
     """
-    threads = torch.get_num_threads()
-    if threads == 1 or threading.current_thread() is not threading.main_thread():
-        yield map
-        return
-    torch.set_num_threads(1)
-    inference = torch.is_inference_mode_enabled()  # each thread has a mode of its own, and they write into one tensor
-
-    def parallel_map(function: Callable, *items) -> Iterator:
-        def call(*arguments):
-            with torch.inference_mode(inference):
-                return function(*arguments)
-
-        return pool.map(call, *items)
-
-    try:
-        with ThreadPoolExecutor(threads) as pool:
-            yield parallel_map
-    finally:
-        torch.set_num_threads(threads)
+    lowest, highest = (2595.0 * np.log10(1.0 + frequency / 700.0) for frequency in (f_min, f_max))
+    corners = 700.0 * (10.0 ** (np.linspace(lowest, highest, num_mels + 2) / 2595.0) - 1.0)
+    # Half of an odd rate is rounded down, as torchaudio does, with which CED was trained.
+    frequencies = np.linspace(0, sampling_rate // 2, num_bins)[:, None]
+    widths = np.diff(corners)
+    rising = (frequencies - corners[:-2]) / widths[:-1]
+    falling = (corners[2:] - frequencies) / widths[1:]
+    return np.maximum(0.0, np.minimum(rising, falling)).astype(np.float32)
 
 
-class SupClapFeatureExtractor(SequenceFeatureExtractor):
+class SupClapFeatureExtractor(ClipFeatureExtractor):
     r"""Log-mel spectrograms as the CED encoders were trained on (https://arxiv.org/abs/2308.11957).
 
-    Periodic Hann window, frames centred on multiples of the hop with reflected edges, power spectrum, HTK mel filters
-    without normalisation, `10 log10(max(power, 1e-10))`, and nothing below `top_db` under the loudest value *of the
+    Periodic Hann window, frames centered on multiples of the hop with reflected edges, power spectrum, HTK mel filters
+    without normalization, `10 log10(max(power, 1e-10))`, and nothing below `top_db` under the loudest value *of the
     clip*. A clip's features are the same alone and in any batch.
 
     Args:
@@ -66,10 +60,22 @@ class SupClapFeatureExtractor(SequenceFeatureExtractor):
         f_min (`float`): Lowest frequency in Hz.
         f_max (`float`): Highest frequency in Hz.
         top_db (`float`): Dynamic range in dB.
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from processing_supclap import SupClapFeatureExtractor
+
+    >>> extractor = SupClapFeatureExtractor()
+    >>> inputs = extractor([np.zeros(16000), np.zeros(8000)], sampling_rate=16000)
+    >>> inputs["input_features"].shape, inputs["input_features_mask"].sum(1)
+    (torch.Size([2, 101, 64]), tensor([101,  51]))
+    ```
     """
 
     _auto_class = "AutoFeatureExtractor"
-    model_input_names = ["input_features", "input_features_mask"]
+    computes_on_device = True
 
     def __init__(
         self,
@@ -99,130 +105,34 @@ class SupClapFeatureExtractor(SequenceFeatureExtractor):
         self.f_min = f_min
         self.f_max = f_max
         self.top_db = top_db
-        # These two names are the ones that the base class leaves out of the saved JSON.
-        self.mel_filters = mel_filter_bank(
-            num_frequency_bins=n_fft // 2 + 1,
-            num_mel_filters=feature_size,
-            min_frequency=f_min,
-            max_frequency=f_max,
-            sampling_rate=sampling_rate,
-            norm=None,
-            mel_scale="htk",
-        ).astype(np.float32)
+        # The base class leaves out attributes of these two names when it saves, and no others.
+        self.mel_filters = mel_filter_bank(n_fft // 2 + 1, feature_size, f_min, f_max, sampling_rate)
         margin = n_fft - win_length
         self.window = np.pad(np.hanning(win_length + 1)[:-1], (margin // 2, margin - margin // 2)).astype(np.float32)
 
     def num_frames(self, num_samples: int) -> int:
-        """Frames of a clip of `num_samples` at the extractor's rate."""
+        """Returns how many frames a clip of `num_samples` at the extractor's rate has."""
         return 1 + num_samples // self.hop_length
 
-    @torch.no_grad()
-    def __call__(
-        self,
-        raw_speech: Any,
-        sampling_rate: int | None = None,
-        padding: bool | str = True,
-        max_length: int | None = None,
-        pad_to_multiple_of: int | None = None,
-        truncation: bool | None = None,
-        return_tensors: str | None = "pt",
-        device: str | torch.device | None = None,
-    ) -> BatchFeature:
-        """Computes the features of one clip, or of a list of clips.
-
-        Args:
-            raw_speech: A clip in any form that [`load_waveform`] takes (path, bytes, array, tensor, dict, decoder), or
-                a list of clips. A list of plain numbers is one clip. A 2-D array is one multi-channel clip, never a
-                batch: pass a batch as a list.
-            sampling_rate: Rate in Hz of bare arrays, which are resampled when it differs from the extractor's. Files,
-                dicts and decoders carry their own.
-            padding: `True` or `"longest"` pads to the longest clip, `"max_length"` to `max_length`; `False` pads
-                nothing and needs clips of one length.
-            max_length: Frames (not samples) to pad to with `padding="max_length"`.
-            pad_to_multiple_of: Rounds the number of frames up to a multiple of this.
-            truncation: Refused: an embedding is a function of the whole clip, and the model windows long ones.
-            return_tensors: `"pt"` or `"np"`.
-            device: Where to compute; results of `"pt"` stay there.
-
-        Returns:
-            `input_features`, float32 dB, (batch, time, feature_size), and `input_features_mask`, int64,
-            (batch, time), 1 for real frames.
-
-        Raises:
-            ValueError: No clip; padding options that contradict each other or would cut; and whatever
-                [`load_waveform`] raises, with the position of the clip in the list.
-        """
-        if truncation:
-            raise ValueError("truncation is not supported: features cover the whole clip. Cut the audio beforehand.")
-        if getattr(return_tensors, "value", return_tensors) not in ("pt", "np", None):
-            raise ValueError(f"return_tensors must be 'pt' or 'np', got {return_tensors!r}.")
-        clips = as_clips(raw_speech)
-        names = [f"audio[{i}]" for i in range(len(clips))] if len(clips) > 1 else ["audio"]
+    def compute(self, waveform: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        # `supclap.export` has the same steps in a form that can be traced for a whole batch; change both together.
+        waveform = waveform.to(device)
         filters, window = torch.from_numpy(self.mel_filters).to(device), torch.from_numpy(self.window).to(device)
-
-        def load(clip: Any, name: str) -> torch.Tensor:
-            return load_waveform(clip, sampling_rate, self.sampling_rate, name, self.hop_length)
-
-        # Clip by clip rather than one transform of the padded batch: nothing can leak between neighbours, no time is
-        # lost on padding, and a clip fits in the cache, which on the CPU is three times as fast.
-        def compute(features: torch.Tensor, mask: torch.Tensor, waveform: torch.Tensor, length: int) -> None:
-            features[:length] = self._log_mel(waveform.to(device), filters, window)
-            mask[:length] = 1
-
-        with clip_workers() as parallel_map:
-            waveforms = list(parallel_map(load, clips, names))
-            lengths = [self.num_frames(len(waveform)) for waveform in waveforms]
-            padded_length = self._padded_length(lengths, padding, max_length, pad_to_multiple_of)
-            features = filters.new_full((len(clips), padded_length, self.feature_size), self.padding_value)
-            mask = filters.new_zeros((len(clips), padded_length), dtype=torch.long)
-            # The current stream of a GPU belongs to this thread.
-            compute_map = parallel_map if filters.device.type == "cpu" else map
-            list(compute_map(compute, features, mask, waveforms, lengths))
-        inputs = {"input_features": features, "input_features_mask": mask}
-        if getattr(return_tensors, "value", return_tensors) == "pt":
-            return BatchFeature(inputs)
-        return BatchFeature({key: value.cpu().numpy() for key, value in inputs.items()})
-
-    @staticmethod
-    def _padded_length(
-        lengths: list[int], padding: bool | str, max_length: int | None, pad_to_multiple_of: int | None
-    ) -> int:
-        padding = getattr(padding, "value", padding)
-        if padding not in (True, False, "longest", "max_length", "do_not_pad"):
-            raise ValueError(f"padding must be True, 'longest', 'max_length' or False, got {padding!r}.")
-        if (padding == "max_length") != (max_length is not None):
-            raise ValueError("padding='max_length' and max_length (in frames) belong together: pass both or neither.")
-        longest = max(lengths)
-        if padding in (False, "do_not_pad"):
-            if min(lengths) != longest:
-                raise ValueError(f"padding=False needs clips of one length, got {lengths} frames. Use padding=True.")
-            return longest
-        if max_length is not None:
-            if longest > max_length:
-                raise ValueError(
-                    f"audio[{lengths.index(longest)}] has {longest} frames, more than max_length={max_length}. Raise "
-                    "max_length (clips are never cut), or cut the audio beforehand."
-                )
-            longest = max_length
-        if pad_to_multiple_of:
-            longest = -(-longest // pad_to_multiple_of) * pad_to_multiple_of
-        return longest
-
-    def _log_mel(self, waveform: torch.Tensor, filters: torch.Tensor, window: torch.Tensor) -> torch.Tensor:
-        """(samples,) to dB of shape (time, feature_size)."""
         length = self.num_frames(len(waveform))
         margin = self.n_fft // 2
         if len(waveform) <= margin:  # reflection needs more samples than it mirrors
             waveform = torch.nn.functional.pad(waveform, (0, margin + 1 - len(waveform)))
         before, after = waveform[1 : margin + 1].flip(0), waveform[-margin - 1 : -1].flip(0)
         frames = torch.cat((before, waveform, after)).unfold(0, self.n_fft, self.hop_length)[:length]
-        # Squared in place and added as two strided halves: the fastest of the equal ways on the CPU.
+        # The power, real² + imaginary²: squared in place, then added as two strided halves. Of several ways with the same
+        # result this is the fastest on a CPU.
         squares = torch.view_as_real(torch.fft.rfft(frames * window)).square_()
         power = squares[..., 0] + squares[..., 1]
         # An outer autocast would run this product in half precision.
         with torch.autocast(waveform.device.type, enabled=False):
             decibels = (power @ filters).clamp_(min=1e-10).log10_().mul_(10)
-        return decibels.clamp_(min=decibels.max() - self.top_db)
+        decibels.clamp_(min=decibels.max() - self.top_db)
+        return decibels, torch.ones(length, dtype=torch.long, device=device)
 
 
-__all__ = ["SupClapFeatureExtractor", "clip_workers"]
+__all__ = ["SupClapFeatureExtractor", "mel_filter_bank"]

@@ -1,4 +1,4 @@
-"""Zero-shot audio classification: the stock pipeline's interface and output, without its silent wrong answers."""
+"""Zero-shot audio classification with the interface and output of Transformers' pipeline, but no silent wrong answers."""
 
 import copy
 import numbers
@@ -15,7 +15,8 @@ from .text_supclap import check_texts, encode_text
 
 
 if TYPE_CHECKING:
-    # Transformers before 5.8 opens a folder with the files alone that a file names itself.
+    # Transformers before 5.8 copies only the files that a file names itself, so this one names what its imports need.
+    from .clip_features_supclap import ClipFeatureExtractor  # noqa: F401
     from .decoding_supclap import decode  # noqa: F401
     from .encoder_features_supclap import SupClapEncoderFeatureExtractor  # noqa: F401
     from .feature_extraction_supclap import SupClapFeatureExtractor  # noqa: F401
@@ -41,23 +42,24 @@ SCORE_FUNCTIONS = {
 
 
 class _NamedClip(NamedTuple):
-    """A clip of a list, with the position that an error reports."""
+    """A clip with the name that errors call it by, which tells its position in a list."""
 
     name: str
     audio: Any
 
 
 def _named(clips: Iterable) -> Iterator[_NamedClip]:
+    """Names clips by their positions."""
     return (_NamedClip(f"audios[{i}]", clip) for i, clip in enumerate(clips))
 
 
 def _is_single(audio: Any) -> bool:
-    """Whether something that can be iterated over is one clip all the same."""
+    """Tells whether something that can be iterated over is nevertheless a single clip."""
     return isinstance(audio, SINGLE_CLIPS) or hasattr(audio, "__array__") or hasattr(audio, "read")
 
 
 def _read_file(file: Any, name: str) -> bytes:
-    """The bytes of an open file, from where it stands."""
+    """Returns the bytes of an open file from its current position on."""
     if hasattr(file, "encoding"):
         raise TypeError(f"{name}: the file is open as text. Open sound files in binary mode: open(path, 'rb').")
     return file.read()
@@ -66,8 +68,19 @@ def _read_file(file: Any, name: str) -> bytes:
 class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipeline):
     """Scores clips of any form and length against labels given in words.
 
-    Each label is embedded once per set of labels and templates, each clip whole; the scores are a function of the
-    scaled similarities (plus the model's bias where it has one).
+    The labels are embedded once for each set of labels and templates, not again for each clip. Clips of any length are
+    embedded whole. The scores are a function of the scaled similarities, plus the model's bias where it has one.
+
+    Example:
+
+    ```python
+    >>> from transformers import pipeline
+
+    >>> task = "supclap-zero-shot-audio-classification"
+    >>> classify = pipeline(task, model="path/to/checkpoint", trust_remote_code=True)
+    >>> classify("clip.wav", candidate_labels=["dog", "rain"])
+    [{'score': 0.93, 'label': 'rain'}, {'score': 0.07, 'label': 'dog'}]
+    ```
     """
 
     def __init__(self, **kwargs):
@@ -84,7 +97,7 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
                 of plain numbers is one clip.
             candidate_labels (`list[str]` or `str`): The labels; a string is split at its commas.
             hypothesis_template (`str` or `list[str]`): Sentence with `{}` where the label goes. With several, the
-                embedding of a label is the normalised mean over the templates.
+                embedding of a label is the normalized mean over the templates.
             sampling_rate (`int`): Rate in Hz of bare arrays. Files, dicts and decoders carry their own.
             text_lang (`str`): Language code of the labels, for tokenizers that take a language.
             top_k (`int`): How many labels to return; all by default.
@@ -162,8 +175,9 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
         return preprocess, forward, postprocess
 
     def get_iterator(self, *args, **kwargs):
-        # Only audio is batched here. With a tokenizer, the stock collator asks that it have a padding token and pad on
-        # the same side as the audio, which shuts out tokenizers that are fine.
+        # Only audio is batched here. If the pipeline has a tokenizer, the collator of Transformers insists that it has a
+        # padding token and pads on the same side as the audio, and so refuses tokenizers that work. So a copy without
+        # tokenizer does the batching, and keeps the tokenizer under another name for the labels.
         audio_only = copy.copy(self)
         audio_only.tokenizer, audio_only._label_tokenizer = None, self.tokenizer
         return super(SupClapZeroShotAudioClassificationPipeline, audio_only).get_iterator(*args, **kwargs)
@@ -210,8 +224,9 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
         return [{"score": scores[i].item(), "label": candidate_labels[i]} for i in order]
 
     def _embed_labels(self, labels: tuple[str, ...], templates: tuple[str, ...], lang: str | None) -> torch.Tensor:
-        """(n_labels, projection_dim), normalised; those of the last set are kept."""
-        # Weights may change under the pipeline (training, a merged adapter), so their versions are part of the key.
+        """Returns the normalized embeddings of the labels, `(n_labels, projection_dim)`. The last ones are kept."""
+        # The weights may change while the pipeline exists, by training or by an adapter that is merged. So the key holds
+        # their places in memory and how often each was changed.
         weights = tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in self.model.parameters())
         tokenizer = self._label_tokenizer if self.tokenizer is None else self.tokenizer
         key = (labels, templates, lang, getattr(tokenizer, "src_lang", None), weights)
@@ -230,7 +245,7 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
 
 
 def check_labels(labels: str | Iterable[str]) -> tuple[str, ...]:
-    """The labels as a tuple; a string is split at its commas."""
+    """Returns the labels as a tuple. A string is split at its commas, and repeated labels are an error."""
     if isinstance(labels, str):
         labels = [label.strip() for label in labels.split(",")]
     labels = tuple(check_texts(labels, "candidate_labels"))
@@ -241,7 +256,7 @@ def check_labels(labels: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def check_templates(templates: str | Iterable[str]) -> tuple[str, ...]:
-    """The templates as a tuple, each with a place for the label."""
+    """Returns the templates as a tuple. One without a place for the label is an error."""
     templates = tuple(check_texts(templates, "hypothesis_template"))
     for template in templates:
         if "{}" not in template:

@@ -13,16 +13,18 @@ from .text_supclap import TEXT_OPTIONS, encode_text
 
 
 if TYPE_CHECKING:
-    # Saving follows these imports, so that the task which the config names has its code. Transformers before 5.8 opens
-    # a folder with the files alone that a file names itself, so those behind the pipeline's are here too.
+    # Saving a processor copies the files that this one names. The pipeline is among them, so that the task which the
+    # config names has its code, and so is all that these files need themselves: Transformers before 5.8 opens a folder
+    # with those files alone that a file names itself.
     from .audio_supclap import load_waveform  # noqa: F401
+    from .clip_features_supclap import ClipFeatureExtractor  # noqa: F401
     from .decoding_supclap import decode  # noqa: F401
     from .feature_extraction_supclap import SupClapFeatureExtractor  # noqa: F401
     from .pipeline_supclap import SupClapZeroShotAudioClassificationPipeline  # noqa: F401
 
 
-# What makes a folder a SentenceTransformer: one module whose two methods give the embeddings as they are. The files
-# are data; the library needs no code of ours beyond the model's and the processor's.
+# The files that make a folder a SentenceTransformer: it has one module, two of whose methods return the embeddings as they
+# are. The files are data only; the library needs no code of ours but that of the model and the processor.
 SENTENCE_TRANSFORMERS_FILES = {
     "modules.json": [
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}
@@ -46,6 +48,17 @@ class SupClapProcessor(ProcessorMixin):
         feature_extractor ([`SupClapFeatureExtractor`] or [`SupClapEncoderFeatureExtractor`]): Turns clips into what
             the audio encoder takes.
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer of the text encoder, of any kind.
+
+    Example:
+
+    ```python
+    >>> from transformers import AutoProcessor
+
+    >>> processor = AutoProcessor.from_pretrained("path/to/checkpoint", trust_remote_code=True)
+    >>> inputs = processor(text=["a dog barks", "rain"], audio=["clip.wav"])
+    >>> sorted(inputs)
+    ['attention_mask', 'input_features', 'input_features_mask', 'input_ids', 'token_type_ids']
+    ```
     """
 
     _auto_class = "AutoProcessor"
@@ -55,7 +68,7 @@ class SupClapProcessor(ProcessorMixin):
 
     @classmethod
     def from_text_audio_pretrained(cls, text_model: str, audio_model: str) -> "SupClapProcessor":
-        """The processor of a model that `SupClapModel.from_text_audio_pretrained` builds from the same two names.
+        """Returns the processor of the model that `SupClapModel.from_text_audio_pretrained` builds from the same names.
 
         Args:
             text_model: Hub id or folder with the tokenizer.
@@ -102,7 +115,7 @@ class SupClapProcessor(ProcessorMixin):
         """
         if args:
             raise TypeError("Name the input: processor(text=...), processor(audio=..., sampling_rate=...) or both.")
-        # Generic code passes the options of modalities it does not use as empty.
+        # Code for processors of any kind passes empty options for the modalities that it does not use.
         options = {key: value for key, value in kwargs.items() if not key.startswith(("images", "videos")) or value}
         text_options = {**options, **(text_kwargs or {})}
         unknown = sorted(set(text_options) - set(TEXT_OPTIONS))
@@ -125,7 +138,7 @@ class SupClapProcessor(ProcessorMixin):
         return batch if common["device"] is None else batch.to(common["device"])
 
     def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs) -> list[str]:
-        """Also writes what makes the folder of a model a SentenceTransformer, and the file of the pipeline.
+        """Saves the processor, the code of the pipeline, and the files that make the folder a SentenceTransformer.
 
         Args:
             save_directory: Folder, made where it is missing.
@@ -137,7 +150,7 @@ class SupClapProcessor(ProcessorMixin):
         """
         folder = Path(save_directory)
         folder.mkdir(parents=True, exist_ok=True)
-        # SentenceTransformers passes bare arrays on without a rate, so they are taken to have the model's.
+        # SentenceTransformers passes on bare arrays without a rate. This says that they have the model's rate.
         rate = {"processing_kwargs": {"audio": {"sampling_rate": self.feature_extractor.sampling_rate}}}
         written = []
         for name, content in SENTENCE_TRANSFORMERS_FILES.items():
@@ -145,15 +158,15 @@ class SupClapProcessor(ProcessorMixin):
             part = folder / f"{name}.part"
             part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
             written.append(str(part.replace(folder / name)))
-        # a string, of which Transformers takes the name of the repository
+        # Transformers takes the name of the repository from the folder, and needs a string for that.
         saved = super().save_pretrained(os.fspath(save_directory), push_to_hub=push_to_hub, **kwargs)
         return written + list(saved or [])
 
     def _upload_modified_files(
         self, working_dir: str | os.PathLike, repo_id: str, files_timestamps: dict[str, float], **kwargs
     ) -> Any:
-        # Written before Transformers looked which files are new, what makes the folder a SentenceTransformer is among
-        # the old ones.
+        # Transformers uploads what is newer than its list of files. The files for SentenceTransformer were written before
+        # that list was made, so they are taken out of it.
         new = {name: time for name, time in files_timestamps.items() if name not in SENTENCE_TRANSFORMERS_FILES}
         return super()._upload_modified_files(working_dir, repo_id, new, **kwargs)
 

@@ -1,4 +1,4 @@
-"""Texts to tokens, for any Hugging Face tokenizer: padded at the end, cut at the limit, one language per text."""
+"""Turns texts into tokens with any Hugging Face tokenizer: padded at the end, cut at the limit, one language per text."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,9 +9,10 @@ from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
 
-# Tokenizers that do not know their limit say 1e30.
+# Tokenizers that do not know their limit report 1e30; any number above this one means that there is none.
 UNKNOWN_LIMIT = 10**9
-# What a caller may set. Options that change the number of rows (overflowing tokens, pairs) would break their order.
+# What a caller may set. Options that change the number of rows (overflowing tokens, pairs of texts) are left out, because
+# row i would no longer belong to text i.
 TEXT_OPTIONS = (
     "text_lang",
     "padding",
@@ -54,15 +55,14 @@ def encode_text(
         kwargs: The other options of `TEXT_OPTIONS`, as for tokenizers.
 
     Returns:
-        `input_ids` (batch, length) and what else the tokenizer gives.
+        `input_ids` `(batch, length)` and what else the tokenizer gives.
 
     Raises:
-        TypeError: Something is no string.
-        ValueError: No text, an empty text, or a language that the tokenizer does not know.
+        TypeError: A text is no string.
+        ValueError: There is no text, a text is empty, or the tokenizer does not know the language.
     """
     texts = check_texts(text, "text")
-    limit = tokenizer.model_max_length if max_length is None else max_length
-    limit = None if limit > UNKNOWN_LIMIT else limit
+    limit = known_limit(tokenizer.model_max_length if max_length is None else max_length)
     truncation = truncation if limit else False
 
     rows: list[dict] = [{}] * len(texts)
@@ -73,7 +73,7 @@ def encode_text(
         for position, i in enumerate(indices):
             rows[i] = {key: values[position] for key, values in encoded.items()}
         if truncation:
-            # A row that fills the limit was cut or fits exactly; only tokenizing it in full tells.
+            # A row that fills the limit either was cut or fits exactly. Tokenizing it in full tells which.
             full = [t for t, ids in zip(group, encoded["input_ids"], strict=True) if len(ids) >= limit]
             uncut = _tokenize(tokenizer, full, language, **kwargs)["input_ids"] if full else []
             if any(len(ids) > limit for ids in uncut):
@@ -93,8 +93,18 @@ def encode_text(
     )
 
 
+def known_limit(limit: int) -> int | None:
+    """Returns the `model_max_length` of a tokenizer, or `None` where the number means that it knows no limit."""
+    return None if limit > UNKNOWN_LIMIT else limit
+
+
 def check_texts(text: Any, name: str) -> list[str]:
-    """A list of non-empty strings from a string or a list of strings, or an error that names the item."""
+    """Returns a string, or strings, as a list. Anything else, an empty list and an empty string are an error.
+
+    Args:
+        text: A string or strings.
+        name: What error messages call it.
+    """
     if not isinstance(text, Iterable) or isinstance(text, bytes | Mapping):
         raise TypeError(f"{name} must be a string or a list of strings, got {type(text).__name__}.")
     texts = [text] if isinstance(text, str) else list(text)
@@ -111,6 +121,7 @@ def check_texts(text: Any, name: str) -> list[str]:
 def _group_by_language(
     tokenizer: Any, text_lang: str | list[str] | None, num_texts: int
 ) -> dict[str | None, list[int]]:
+    """Returns the indices of the texts of each language."""
     if text_lang is None:
         return {None: list(range(num_texts))}
     if not hasattr(tokenizer, "src_lang"):
@@ -129,9 +140,10 @@ def _group_by_language(
 
 
 def _tokenize(tokenizer: Any, texts: list[str], language: str | None, **options) -> BatchEncoding:
+    """Tokenizes texts of one language without padding, and leaves the tokenizer's own language as it was."""
     if language is None:
         return tokenizer(texts, verbose=False, **options)
-    # The language is a state of the tokenizer; as a call argument it is silently ignored.
+    # The language is a state of the tokenizer. As an argument of the call it would be ignored silently.
     previous = tokenizer.src_lang
     try:
         tokenizer.src_lang = language

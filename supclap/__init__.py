@@ -1,52 +1,53 @@
 """SupCLAP: train, fine-tune, evaluate and use audio-text contrastive models with support vector regularisation.
 
-Importing it registers the model with the Auto classes of Transformers. All classes load when first used: Transformers'
-own base classes of models and processors pull in torchaudio and soundfile.
+Importing it registers the model with the Auto classes of Transformers. What only training needs is imported when it is
+first used, so that inference works without the packages of the extra `train`.
 """
 
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from supclap.registration import register_when_loaded
+import transformers
+from transformers import AutoConfig, AutoFeatureExtractor, AutoModel, AutoProcessor
 
+from modeling_supclap import CedConfig, CedModel, SupClapConfig, SupClapModel, SupClapOutput
+from processing_supclap import (
+    SupClapEncoderFeatureExtractor,
+    SupClapFeatureExtractor,
+    SupClapProcessor,
+    SupClapZeroShotAudioClassificationPipeline,
+    load_waveform,
+)
 
-if TYPE_CHECKING:
-    from modeling_supclap import SupClapModel
-    from processing_supclap import SupClapProcessor, SupClapZeroShotAudioClassificationPipeline
 
 __version__ = "0.1.0"
 
-_LAZY = {
-    "CedConfig": "modeling_supclap.configuration_supclap",
-    "CedModel": "modeling_supclap",
-    "SupClapConfig": "modeling_supclap.configuration_supclap",
-    "SupClapEncoderFeatureExtractor": "processing_supclap",
-    "SupClapFeatureExtractor": "processing_supclap",
+for _config, _model in ((CedConfig, CedModel), (SupClapConfig, SupClapModel)):
+    AutoConfig.register(_config.model_type, _config)
+    AutoModel.register(_config, _model)
+AutoFeatureExtractor.register(SupClapConfig, SupClapFeatureExtractor)
+# No configuration asks for this one. A saved folder names its class, which is looked up among all registered ones.
+AutoFeatureExtractor.register("supclap_encoder", SupClapEncoderFeatureExtractor)
+AutoProcessor.register(SupClapConfig, SupClapProcessor)
+
+_FOR_TRAINING = {
     "SupClapForContrastiveTraining": "supclap.training.model",
     "SupClapLoss": "supclap.losses",
-    "SupClapModel": "modeling_supclap",
-    "SupClapOutput": "modeling_supclap",
-    "SupClapProcessor": "processing_supclap",
     "SupClapTrainer": "supclap.training.trainer",
     "SupClapTrainingArguments": "supclap.training.arguments",
-    "SupClapZeroShotAudioClassificationPipeline": "processing_supclap",
-    "load_waveform": "processing_supclap",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
+    if name in _FOR_TRAINING:
+        return getattr(import_module(_FOR_TRAINING[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-register_when_loaded()
-
-
 def pipeline(
-    model: "str | os.PathLike | SupClapModel", processor: "SupClapProcessor | None" = None, **kwargs
-) -> "SupClapZeroShotAudioClassificationPipeline":
+    model: str | os.PathLike | SupClapModel, processor: SupClapProcessor | None = None, **kwargs: Any
+) -> SupClapZeroShotAudioClassificationPipeline:
     """The zero-shot audio classification pipeline with SupCLAP's handling of audio, labels and templates.
 
     Args:
@@ -57,10 +58,6 @@ def pipeline(
     Raises:
         ValueError: The model was not loaded from anywhere, and no processor is given.
     """
-    import transformers
-
-    from processing_supclap import SupClapProcessor, SupClapZeroShotAudioClassificationPipeline
-
     if isinstance(model, str | os.PathLike):
         model = os.fspath(model)
     elif processor is None and not {"tokenizer", "feature_extractor"} <= set(kwargs):
@@ -78,4 +75,20 @@ def pipeline(
     )
 
 
-__all__ = ["pipeline", *_LAZY]
+__all__ = [
+    "CedConfig",
+    "CedModel",
+    "SupClapConfig",
+    "SupClapEncoderFeatureExtractor",
+    "SupClapFeatureExtractor",
+    "SupClapForContrastiveTraining",
+    "SupClapLoss",
+    "SupClapModel",
+    "SupClapOutput",
+    "SupClapProcessor",
+    "SupClapTrainer",
+    "SupClapTrainingArguments",
+    "SupClapZeroShotAudioClassificationPipeline",
+    "load_waveform",
+    "pipeline",
+]

@@ -53,6 +53,14 @@ class CheckpointError(SupClapError, OSError):
     """A checkpoint is not whole, or does not fit the model that should load it."""
 
 
+class ConversionError(SupClapError, ValueError):
+    """A published checkpoint is damaged, or is not of the kind that it should be converted from."""
+
+
+class ExportError(SupClapError, ValueError):
+    """A model cannot be exported, or what was exported differs from it."""
+
+
 class LicenseError(SupClapError, ValueError):
     """A license is more liberal than a part of the model or its data allows."""
 

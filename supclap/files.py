@@ -48,6 +48,13 @@ def replacing(path: str | Path) -> Iterator[Path]:
         raise
 
 
+def check_is_new(folder: str | Path) -> None:
+    """Raises a `FileExistsError` where a folder to be written exists already, unless it is empty."""
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileExistsError(f"{folder} exists already; choose another folder or remove it.")
+
+
 def write_whole(path: str | Path, content: str | bytes) -> None:
     """Writes a file whole or not at all; a text is written as UTF-8."""
     with replacing(path) as part:

@@ -114,7 +114,7 @@ def make_trainer(tiny_model, processor, tmp_path):
     from supclap import SupClapTrainer, SupClapTrainingArguments
     from supclap.data import CaptionedClips, ContrastiveCollator
 
-    def make(bad=(), **options):
+    def make(bad=(), train_dataset=None, **options):
         rng = np.random.default_rng(0)
         rows = [
             {
@@ -141,7 +141,13 @@ def make_trainer(tiny_model, processor, tmp_path):
                     batch["input_features"][0, 0, 0] = float("nan")
                 return batch
 
-        return SupClapTrainer(tiny_model, args, processor, Poison(processor), train_dataset=CaptionedClips(rows))
+        return SupClapTrainer(
+            tiny_model,
+            args,
+            processing_class=processor,
+            data_collator=Poison(processor),
+            train_dataset=train_dataset or CaptionedClips(rows),
+        )
 
     return make
 

@@ -2,11 +2,15 @@
 with the package and with remote code only.
 """
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from transformers import AutoConfig, AutoFeatureExtractor, AutoModel, AutoProcessor, AutoTokenizer, pipeline
-from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
+from transformers.dynamic_module_utils import get_imports, get_relative_import_files, get_relative_imports
 
 import supclap
 from support.builders import build_tiny_config, build_tiny_model
@@ -119,10 +123,45 @@ def test_sentence_transformer_gives_the_embeddings_of_the_model(process, tiny_mo
 
 def test_a_code_file_names_every_file_it_needs(shared_checkpoint):
     """Transformers before 5.8 copies what a file of a local folder imports, but not what that imports in turn."""
-    for name in ("configuration", "modeling", "modeling_ced", "processing", "feature_extraction", "pipeline"):
-        file = shared_checkpoint / (f"{name}.py" if name == "modeling_ced" else f"{name}_supclap.py")
+    with_auto_class = ("configuration", "modeling", "processing", "feature_extraction", "encoder_features", "pipeline")
+    for name in ("modeling_ced", *(f"{name}_supclap" for name in with_auto_class)):
+        file = shared_checkpoint / f"{name}.py"
         needed = {path.split("/")[-1] for path in get_relative_import_files(file)}
         assert needed - {file.name} <= {f"{module}.py" for module in get_relative_imports(file)}, file.name
+
+
+ROOT = Path(supclap.__file__).parent.parent
+TRAVELING = sorted([*ROOT.glob("modeling_supclap/*.py"), *ROOT.glob("processing_supclap/*.py")])
+
+
+@pytest.mark.parametrize("file", TRAVELING, ids=lambda file: file.name)
+def test_a_code_file_needs_no_package_that_transformers_does_not_bring(file):
+    """Transformers refuses remote code whose imports, also those that it takes for some in docstrings, are missing."""
+    packages = set(get_imports(file)) - sys.stdlib_module_names
+    assert packages <= {"torch", "numpy", "transformers", "huggingface_hub"}
+
+
+@pytest.mark.parametrize("file", TRAVELING, ids=lambda file: file.name)
+def test_a_code_file_imports_its_siblings_alone(file):
+    siblings = {path.stem for path in file.parent.glob("*.py")}
+    assert set(get_relative_imports(file)) <= siblings
+
+
+WITHOUT_PLANNED_REMOVALS = """
+import numpy, transformers, transformers.audio_utils
+for name in ("mel_filter_bank", "spectrogram", "spectrogram_batch", "power_to_db_batch", "amplitude_to_db_batch"):
+    delattr(transformers.audio_utils, name)
+transformers.SequenceFeatureExtractor = None
+import modeling_supclap.modeling_supclap
+from processing_supclap import SupClapFeatureExtractor
+print(SupClapFeatureExtractor()(numpy.zeros(16000), 16000)["input_features"].shape)
+"""
+
+
+def test_the_code_works_without_what_transformers_plans_to_remove():
+    """huggingface/transformers#48115 removes these functions, and a checkpoint on the Hub keeps the code it has."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_PLANNED_REMOVALS], capture_output=True, text=True)
+    assert done.stdout.strip() == "torch.Size([1, 101, 64])", done.stderr
 
 
 def test_no_code_of_a_checkpoint_runs_without_the_flag(remote_code):

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from supclap.cli.main import main
+from supclap_cli import main
 from support.paths import ROOT
 
 

@@ -18,7 +18,7 @@ from transformers import AutoModel, BertConfig, BertModel
 
 import supclap
 from supclap import CedConfig, CedModel, SupClapModel
-from supclap.data import load_corpus, stream_sources
+from supclap.data import load_corpus
 from supclap.data.corpora import hub, webdataset
 from supclap.errors import DataError, RecipeError, SuiteError
 from supclap.evaluation.encoders import load_encoder
@@ -133,15 +133,6 @@ def test_the_index_of_an_encoder_opens_nothing_but_safetensors_of_its_folder(tmp
         SupClapModel.from_text_audio_pretrained(str(tmp_path / "text"), CedConfig(**sizes))
 
 
-def test_the_model_that_an_adapter_names_is_checked_too(checkpoint, tmp_path):
-    shutil.copytree(checkpoint, tmp_path / "base")
-    name_weights(tmp_path / "base", "evil.bin")
-    adapter = {"peft_type": "LORA", "base_model_name_or_path": str(tmp_path / "base")}
-    (checkpoint / "adapter_config.json").write_text(json.dumps(adapter))
-    with pytest.raises(ValueError, match=f"base: .*{REFUSAL}"):
-        SupClapModel.from_pretrained(checkpoint)
-
-
 def test_a_pickled_clap_is_not_scored(laion, tmp_path):
     shutil.copytree(laion, tmp_path / "clap")
     pickle_weights(tmp_path / "clap", tmp_path / "trap")
@@ -213,7 +204,7 @@ def test_a_data_set_of_the_hub_cannot_name_files_of_this_machine(monkeypatch, tm
 def test_a_stream_of_the_hub_cannot_name_files_of_this_machine(monkeypatch, tmp_path):
     hub_rows(monkeypatch, str(tmp_path / "secret.wav"))
     with pytest.raises(DataError, match="audio is the file .*secret.wav"):
-        next(iter(stream_sources._hub(Path("owner/name"), "train", {})))
+        next(iter(hub.stream(Path("owner/name"), "train")))
 
 
 def test_audio_that_came_with_a_data_set_of_the_hub_is_read(monkeypatch, tmp_path):

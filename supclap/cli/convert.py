@@ -1,10 +1,11 @@
-"""`supclap convert`: a published checkpoint to a folder that everything here, and the Auto classes, open."""
+"""`supclap convert` turns a published checkpoint into a folder that this library and the Auto classes open."""
 
 import argparse
 from pathlib import Path
 
 
-KINDS = ("ced", "sonar", "ml-clap", "laion-clap")  # those of supclap.conversion.convert, which takes seconds to import
+# The kinds that supclap.conversion.convert knows. They are repeated here because it takes seconds to import.
+KINDS = ("ced", "sonar", "ml-clap", "laion-clap")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,8 @@
 import argparse
 import json
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 
@@ -70,7 +72,7 @@ def _option(text: str) -> tuple[str, Any]:
 
 def _check(arguments: argparse.Namespace, options: dict) -> int:
     from supclap.data.check import check_splits, format_report
-    from supclap.data.open_rows import open_rows
+    from supclap.files import write_json
 
     if arguments.json not in (None, "-"):
         # before all audio is read, which may take hours
@@ -80,7 +82,7 @@ def _check(arguments: argparse.Namespace, options: dict) -> int:
             raise ValueError(
                 f"--json: {arguments.json!r} cannot be written ({error.strerror}). Name a file in a folder that is there."
             ) from None
-    splits = open_rows(arguments.path, arguments.corpus, arguments.splits, options, keep_bad=True)
+    splits = _open(arguments, options, keep_bad=True)
     report = check_splits(splits, progress=not arguments.quiet and arguments.json != "-", workers=arguments.workers)
     if arguments.json == "-":
         json.dump(report, sys.stdout, ensure_ascii=False, indent=1)
@@ -88,30 +90,43 @@ def _check(arguments: argparse.Namespace, options: dict) -> int:
     else:
         print(format_report(report))
         if arguments.json:
-            with open(arguments.json, "w", encoding="utf-8") as file:
-                json.dump(report, file, ensure_ascii=False, indent=1)
+            write_json(arguments.json, report)
     return int(report["n_refused"] > 0)
 
 
+def _open(arguments: argparse.Namespace, options: dict, **treatment: bool) -> dict[str, Sequence[dict]]:
+    """The rows of each split of a recipe, or of whatever else lies at the path."""
+    from supclap.data.open_rows import open_recipe, open_rows
+    from supclap.errors import DataError
+
+    if Path(arguments.path).suffix not in (".yaml", ".yml"):
+        return open_rows(arguments.path, arguments.corpus, arguments.splits, options, **treatment)
+    from supclap.recipes.parser import parse_recipe
+
+    if arguments.corpus or options:
+        raise DataError(
+            f"{arguments.path}: a recipe names its corpora and their options itself; leave --corpus and --option out."
+        )
+    return open_recipe(parse_recipe([arguments.path])[1], arguments.splits, **treatment)
+
+
 def _prepare(arguments: argparse.Namespace, options: dict) -> int:
-    from supclap.data.open_rows import open_rows
     from supclap.data.shards import check_settings, prepare
 
     # before all of a large corpus is looked at
     check_settings(arguments.sampling_rate, arguments.clips_per_shard, arguments.format, arguments.codec)
-    splits = open_rows(arguments.path, arguments.corpus, arguments.splits, options, skip_bad=arguments.skip_bad)
-    for name, rows in splits.items():
+    for name, rows in _open(arguments, options, skip_bad=arguments.skip_bad).items():
         report = prepare(
             rows,
             arguments.output,
             name,
-            arguments.sampling_rate,
-            arguments.clips_per_shard,
-            arguments.skip_bad,
-            not arguments.quiet,
-            arguments.workers,
-            arguments.format,
-            arguments.codec,
+            sampling_rate=arguments.sampling_rate,
+            clips_per_shard=arguments.clips_per_shard,
+            skip_bad=arguments.skip_bad,
+            progress=not arguments.quiet,
+            workers=arguments.workers,
+            form=arguments.format,
+            codec=arguments.codec,
         )
         size = sum(shard["bytes"] for shard in report["shards"])
         print(

@@ -1,11 +1,11 @@
-"""`supclap export`: both towers as ONNX graphs."""
+"""`supclap export` writes both towers as ONNX graphs."""
 
 import argparse
 import logging
 from pathlib import Path
 
 
-# Exporting, they report each step of their own, and optional packages that nothing here needs.
+# While these libraries export, they log each of their steps, and optional packages that nothing here needs.
 TALKATIVE = ("torch.onnx", "onnxscript", "onnx_ir", "onnxruntime")
 
 

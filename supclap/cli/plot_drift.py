@@ -1,4 +1,4 @@
-"""`supclap plot-drift`: the drift of several runs in one picture."""
+"""`supclap plot-drift` draws the drift of several runs into one picture."""
 
 import argparse
 from pathlib import Path
@@ -11,6 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from supclap.plots import plot_drift
+    from supclap.training.callbacks.drift import measurements
 
-    plot_drift(arguments.runs, arguments.output)
+    plot_drift({folder: measurements(folder) for folder in arguments.runs}, arguments.output)
     print(arguments.output)

@@ -1,4 +1,4 @@
-"""Published weights in, our format out; strict."""
+"""Reads published weights into our models. A weight that is missing, unknown or of another shape is an error."""
 
 from .ced import load_ced_checkpoint
 from .laion_clap import load_laion_clap_checkpoint

@@ -1,65 +1,64 @@
-"""Published CED weights in, [`CedModel`] out."""
+"""Turns published CED weights into a [`CedModel`]."""
 
-import json
 from pathlib import Path
 
 import torch
 
 from modeling_supclap import CedConfig, CedModel
 from supclap.conversion.weights import NamedWeights, heads_of, read_weights
+from supclap.errors import ConversionError
+from supclap.files import CONFIG, read_json_object
 
 
-# Parts of the original module that the encoder does not have: its spectrogram and its AudioSet head.
+# Parts of the published module that are not part of the encoder: its spectrogram and its AudioSet head.
 _NOT_ENCODER = {
     *("front_end.0.spectrogram.window", "front_end.0.mel_scale.fb"),
     *(f"outputlayer.{layer}.{kind}" for layer in range(2) for kind in ("weight", "bias")),
 }
-LAYERS = 12  # of all published sizes
+# All published sizes have so many blocks, and windows of so many frames.
+LAYERS = 12
 _TARGET_LENGTH = 1012
+# The norm of the input is wrapped in another module in the original layout, and is not in that of the Hub.
+_WRAPPED_NORM = (("init_bn.1.", "init_bn."),)
 
 
 def ced_weights(published: dict[str, torch.Tensor], source: str | Path, prefix: str = "") -> NamedWeights:
-    """The encoder's weights by our names, from those of the original module or of its Hub form (`encoder.*`).
+    """Returns the encoder's weights by our names, from a file in the original layout or in that of the Hub (`encoder.*`).
 
     Args:
-        published: By the names of the file.
+        published: The weights by their names in the file.
         source: What errors call the file.
         prefix: What stands before the names of the encoder in the file; other weights are left out.
 
     Raises:
-        ValueError: There is an unknown weight in the spectrogram or the head, or two are one of ours.
+        ConversionError: The spectrogram or the head has an unknown weight, or one weight has two names.
     """
     inner = [name.removeprefix(prefix) for name in published if name.startswith(prefix)]
     inner = [name for name in inner if name not in _NOT_ENCODER]
     if unknown := sorted(prefix + name for name in inner if name.startswith(("front_end.", "outputlayer."))):
-        raise ValueError(f"{str(source)!r}: unexpected {', '.join(unknown)}.")
+        raise ConversionError(f"{str(source)!r}: unexpected {', '.join(unknown)}.")
     encoder = {prefix + name: published[prefix + name] for name in inner}
     prefix += "encoder." if any(name.startswith("encoder.") for name in inner) else ""
-    norm = "init_bn.1." if any("init_bn.1." in name for name in inner) else "init_bn."
-    return NamedWeights.renamed(
-        encoder,
-        source,
-        ours=lambda name: name.removeprefix(prefix).replace("init_bn.1.", "init_bn."),
-        in_file=lambda name: prefix + name.replace("init_bn.", norm),
-    )
+    parts = _WRAPPED_NORM if any("init_bn.1." in name for name in inner) else ()
+    return NamedWeights(encoder, source, prefix, parts)
 
 
 def build_ced(
     weights: NamedWeights, num_attention_heads: int | None, num_hidden_layers: int, target_length: int | None = None
 ) -> CedModel:
-    """A [`CedModel`] of the sizes of `weights`, with these weights."""
+    """Builds a [`CedModel`] with these weights, of the sizes that they tell."""
     hidden_size, _, patch_size, _ = weights.shape("patch_embed.proj.weight", 4)
     (num_mel_bins,) = weights.shape("init_bn.weight", 1)
     bands, columns = weights.shape("freq_pos_embed", 4)[2], weights.shape("time_pos_embed", 4)[3]
     if num_mel_bins != bands * patch_size:
         names = [weights.in_file(name) for name in ("init_bn.weight", "freq_pos_embed")]
-        raise ValueError(
+        raise ConversionError(
             f"{weights.source!r}: {names[0]} has {num_mel_bins} mel bands, but {names[1]} has {bands} patches of "
             f"{patch_size}."
         )
     target_length = _TARGET_LENGTH if target_length is None else target_length
     if columns != target_length // patch_size:
-        raise ValueError(
+        raise ConversionError(
             f"{weights.source!r}: {weights.in_file('time_pos_embed')} has {columns} columns, but windows of "
             f"{target_length} frames have {target_length // patch_size}. A config.json beside the weights may say another "
             "target_length."
@@ -87,19 +86,19 @@ def load_ced_checkpoint(
 
     Args:
         path: The `.safetensors`, `.pt` or `.bin` file, or the folder with the weights and `config.json`.
-        num_attention_heads: Heads of each block, which the weights do not tell; those of `config.json`, or width / 64,
-            when omitted.
-        num_hidden_layers: Blocks; those of `config.json`, or the published 12, when omitted.
+        num_attention_heads: Heads of each block, which the weights do not tell. When omitted, `config.json` tells, or
+            heads have the published width of 64.
+        num_hidden_layers: Number of blocks. When omitted, `config.json` tells, or it is the published 12.
 
     Returns:
         The encoder in evaluation mode.
 
     Raises:
         FileNotFoundError: There is no checkpoint at `path`.
-        ValueError: A key or a layer is missing, unexpected or has another shape, or a size is not that of
+        ConversionError: A key or a layer is missing, unexpected or has another shape, or a size is not that of
             `config.json`; the message names it.
     """
-    # not by AutoConfig: the published configuration class asks the network for label names
+    # AutoConfig is not used here, because the published configuration class asks the network for the names of labels.
     config = read_sizes(path)
     model = build_ced(
         ced_weights(read_weights(path), path),
@@ -111,28 +110,22 @@ def load_ced_checkpoint(
     sizes = {"embed_dim": built.hidden_size, "n_mels": built.num_mel_bins, "patch_size": built.patch_size}
     for key, size in sizes.items():
         if config.get(key, size) != size:
-            raise ValueError(f"{str(path)!r}: config.json says {key} {config[key]}, and the weights have {size}.")
+            raise ConversionError(f"{str(path)!r}: config.json says {key} {config[key]}, and the weights have {size}.")
     return model
 
 
-def read_sizes(path: str | Path) -> dict:
-    """The sizes in the `config.json` of a published folder; empty where there is none.
+def read_sizes(path: str | Path) -> dict[str, int]:
+    """Returns the sizes in the `config.json` of a published folder; an empty dict where there is none.
 
     Raises:
-        ValueError: It is no JSON object, or a size is no positive whole number.
+        ConversionError: A size is no positive whole number.
+        DataError: The file is no JSON object.
     """
-    file = Path(path) / "config.json"
-    if not file.is_file():
-        return {}
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is no JSON: {error}. Get it again.") from error
-    if not isinstance(config, dict):
-        raise ValueError(f"{file} holds no object. Get it again.")
+    file = Path(path) / CONFIG
+    config = read_json_object(file) if file.is_file() else {}
     names = ("num_heads", "depth", "target_length", "embed_dim", "n_mels", "patch_size")
     sizes = {name: config[name] for name in names if config.get(name) is not None}
     for name, size in sizes.items():
         if type(size) is not int or size < 1:
-            raise ValueError(f"{file}: {name} is {size!r} and should be a positive whole number.")
+            raise ConversionError(f"{file}: {name} is {size!r} and should be a positive whole number.")
     return sizes

@@ -1,7 +1,9 @@
-"""`supclap convert`: a published checkpoint to a folder that everything here, and the Auto classes, open."""
+"""`supclap convert` turns a published checkpoint into a folder that this library and the Auto classes open."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import ModelCardData
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -11,24 +13,43 @@ from supclap.conversion.ced import load_ced_checkpoint
 from supclap.conversion.laion_clap import laion_clap_feature_extractor, load_laion_clap_checkpoint
 from supclap.conversion.ml_clap import load_ml_clap_checkpoint
 from supclap.conversion.sonar import load_sonar_checkpoint
-from supclap.files import CARD, replacing
+from supclap.files import CARD, check_is_new, replacing
 from supclap.publishing.licenses import SOURCE_LICENSE, UNKNOWN, is_noncommercial, license_of_model, named_license
 from supclap.publishing.model_card import MARKER
 
 
-# kind -> (loader, feature extractor of the source or None for a text encoder)
-KINDS: dict[str, tuple[Callable, Callable | None]] = {
-    "ced": (load_ced_checkpoint, lambda source: SupClapFeatureExtractor()),
-    "sonar": (load_sonar_checkpoint, None),
-    "ml-clap": (load_ml_clap_checkpoint, lambda source: SupClapFeatureExtractor()),
-    "laion-clap": (load_laion_clap_checkpoint, laion_clap_feature_extractor),
+@dataclass(frozen=True)
+class Kind:
+    """How one kind of published checkpoint is converted.
+
+    Attributes:
+        load: Makes the model from the file or folder.
+        feature_extractor: Makes the feature extractor from the file or folder; `None` for a text encoder.
+        has_text: Whether the model has a text encoder and thus needs a tokenizer.
+    """
+
+    load: Callable[[str | Path], PreTrainedModel]
+    feature_extractor: Callable[[str | Path], Any] | None
+    has_text: bool
+
+
+def _published_features(source: str | Path) -> SupClapFeatureExtractor:
+    return SupClapFeatureExtractor()
+
+
+KINDS = {
+    "ced": Kind(load_ced_checkpoint, _published_features, has_text=False),
+    "sonar": Kind(load_sonar_checkpoint, None, has_text=True),
+    "ml-clap": Kind(load_ml_clap_checkpoint, _published_features, has_text=True),
+    "laion-clap": Kind(load_laion_clap_checkpoint, laion_clap_feature_extractor, has_text=True),
 }
-NON_COMMERCIAL = {"sonar": "cc-by-nc-4.0", "ml-clap": "cc-by-nc-4.0"}  # whatever a copy of them says
+# Both contain SONAR's weights, which are not for commercial use, whatever the card of a copy says.
+NON_COMMERCIAL = {"sonar": "cc-by-nc-4.0", "ml-clap": "cc-by-nc-4.0"}
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 def convert(kind: str, source: str | Path, out: str | Path, tokenizer: str | None = None) -> PreTrainedModel:
-    """Converts a published checkpoint and writes the whole folder at once: model, feature extractor, tokenizer.
+    """Converts a published checkpoint and writes a folder with the model, its feature extractor and its tokenizer.
 
     The license that the source folder states goes along, into `README.md` and `config.json`.
 
@@ -36,7 +57,7 @@ def convert(kind: str, source: str | Path, out: str | Path, tokenizer: str | Non
         kind: One of `KINDS`.
         source: The published file or folder.
         out: Folder to write.
-        tokenizer: Folder or Hub id of the tokenizer; that of the source folder, if it has one, when omitted.
+        tokenizer: Folder or Hub id of the tokenizer. When omitted, it is that of the source folder, if there is one.
 
     Returns:
         The converted model.
@@ -44,28 +65,24 @@ def convert(kind: str, source: str | Path, out: str | Path, tokenizer: str | Non
     Raises:
         FileExistsError: `out` exists and is not an empty folder.
         FileNotFoundError: There is no checkpoint at `source`.
-        ValueError: The checkpoint is not of that kind; the message names the keys.
+        ConversionError: The checkpoint is not of that kind; the message names the keys.
     """
     out = Path(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise FileExistsError(f"{out} exists already; choose another folder or remove it.")
-    load, feature_extractor = KINDS[kind]
-    model = load(source)
+    check_is_new(out)
+    model = KINDS[kind].load(source)
     license = license_of_source(kind, source)
     if license != UNKNOWN:
         setattr(model.config, SOURCE_LICENSE, license)
-    words = None if kind == "ced" else _tokenizer(source, tokenizer)
+    extractor = KINDS[kind].feature_extractor(source) if KINDS[kind].feature_extractor else None
+    words = _tokenizer(source, tokenizer) if KINDS[kind].has_text else None
+    parts = [each for each in (extractor, words) if each is not None]
     with replacing(out) as part:
         part.mkdir()
         model.save_pretrained(part)
         if license != UNKNOWN:
             (part / CARD).write_text(_readme(kind, out.name, license), encoding="utf-8")
-        if feature_extractor is None or words is None:
-            for saved in (words, feature_extractor and feature_extractor(source)):
-                if saved is not None:
-                    saved.save_pretrained(part)
-        else:
-            SupClapProcessor(feature_extractor(source), words).save_pretrained(part)
+        for each in [SupClapProcessor(extractor, words)] if len(parts) == 2 else parts:
+            each.save_pretrained(part)
     return model
 
 
@@ -86,6 +103,7 @@ def _readme(kind: str, name: str, license: str) -> str:
 
 
 def _tokenizer(source: str | Path, tokenizer: str | None) -> PreTrainedTokenizerBase | None:
+    """Returns the tokenizer that is given, or that of the source folder, or None where there is none."""
     if tokenizer is None and not any((Path(source) / name).is_file() for name in TOKENIZER_FILES):
         return None
     return AutoTokenizer.from_pretrained(str(source) if tokenizer is None else tokenizer)

@@ -1,6 +1,5 @@
-"""ML-CLAP checkpoints (CED, SONAR, two projections, a raw temperature) in, [`SupClapModel`] out."""
+"""Turns ML-CLAP checkpoints (CED, SONAR, two projections and a temperature) into a [`SupClapModel`]."""
 
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -10,11 +9,12 @@ from supclap.conversion.ced import LAYERS as CED_LAYERS
 from supclap.conversion.ced import build_ced, ced_weights
 from supclap.conversion.sonar import LAYERS as SONAR_LAYERS
 from supclap.conversion.sonar import build_sonar, sonar_weights
-from supclap.conversion.weights import NamedWeights, read_weights, renamed, take_number
+from supclap.conversion.weights import NamedWeights, read_weights, take_number
+from supclap.errors import ConversionError
 
 
 _AUDIO, _TEXT = "audio_encoder.model.", "text_encoder.model."
-# linear, ReLU, linear, by their position in a list
+# A projection is a list in the file, with a linear map at position 0, a ReLU, and a linear map at position 2.
 _PROJECTION = (("_proj.0.", "_projection.linear1."), ("_proj.2.", "_projection.linear2."))
 
 
@@ -27,8 +27,8 @@ def load_ml_clap_checkpoint(
 ) -> SupClapModel:
     """Loads a checkpoint of ML-CLAP (Interspeech 2024), the model that SupCLAP's multilingual experiments start from.
 
-    Its text encoder is SONAR's, whose weights are under CC-BY-NC-4.0: the result is too. Its authors lower-case texts
-    and remove punctuation before they tokenize them; this is not part of the weights and is left to the caller.
+    Its text encoder is SONAR's, whose weights are under CC-BY-NC-4.0, and so is the result. Its authors change texts to
+    lower case and remove punctuation before they tokenize them. That is not part of the weights and is left to the caller.
 
     Args:
         path: The `.pt` or `.safetensors` file.
@@ -42,26 +42,24 @@ def load_ml_clap_checkpoint(
 
     Raises:
         FileNotFoundError: There is no checkpoint at `path`.
-        ValueError: A key or a layer is missing, unexpected or has another shape, which the message names; or the
+        ConversionError: A key or a layer is missing, unexpected or has another shape, which the message names; or the
             temperature is no positive number.
     """
     weights = read_weights(path)
     temperature = take_number(weights, "temperature", path)
     if temperature <= 0:
-        raise ValueError(f"{str(path)!r}: the temperature is {temperature}, and only a positive one has a logarithm.")
+        raise ConversionError(
+            f"{str(path)!r}: the temperature is {temperature}, and only a positive one has a logarithm."
+        )
     audio_model = build_ced(ced_weights(weights, path, _AUDIO), audio_attention_heads, audio_layers)
     text_model = build_sonar(sonar_weights(weights, path, _TEXT), text_attention_heads, text_layers)
-    heads = NamedWeights.renamed(
-        {name: value for name, value in weights.items() if not name.startswith((_AUDIO, _TEXT))},
-        path,
-        ours=partial(renamed, pairs=_PROJECTION),
-        in_file=partial(renamed, pairs=_PROJECTION, back=True),
-    )
+    projections = {name: value for name, value in weights.items() if not name.startswith((_AUDIO, _TEXT))}
+    heads = NamedWeights(projections, path, parts=_PROJECTION)
     config = SupClapConfig(
         text_config=text_model.config,
         audio_config=audio_model.config,
         projection_dim=heads.shape("audio_projection.linear1.weight", 2)[0],
-        logit_scale_max=max(100.0, 1 / temperature),  # a clamp below what was trained would change the logits
+        logit_scale_max=max(100.0, 1 / temperature),  # a lower limit than the trained scale would change the logits
     )
     for tower, encoder in (("audio_model", audio_model), ("text_model", text_model)):
         heads.add({f"{tower}.{name}": value for name, value in encoder.state_dict().items()})

@@ -1,6 +1,6 @@
-"""SONAR's text encoder in, an M2M100 encoder of Transformers out.
+"""Turns SONAR's text encoder into an M2M100 encoder of Transformers.
 
-The weights are under CC-BY-NC-4.0, and what is derived from them is too.
+The weights are under CC-BY-NC-4.0, and so is what is derived from them.
 """
 
 from pathlib import Path
@@ -8,10 +8,12 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, M2M100Config, PreTrainedModel
 
-from supclap.conversion.weights import NamedWeights, heads_of, read_weights, renamed
+from supclap.conversion.weights import NamedWeights, heads_of, read_weights
+from supclap.errors import ConversionError
+from supclap.files import CONFIG
 
 
-# Names of fairseq2 and of Transformers.
+# Parts of the names in fairseq2 and in Transformers.
 _NAMES = (
     ("encoder_frontend.embed.", "embed_tokens."),
     ("encoder.layers.", "layers."),
@@ -21,6 +23,7 @@ _NAMES = (
     ("ffn_layer_norm.", "final_layer_norm."),
 )
 # fairseq2 starts its vocabulary with <pad> <unk> <s> </s>, the NLLB tokenizer of Transformers with <s> <pad> </s> <unk>.
+# Row i of the embedding in Transformers is row _SPECIAL_TOKENS[i] of the one in fairseq2.
 _SPECIAL_TOKENS = [2, 0, 3, 1]
 # The longest text of SONAR's training, in tokens.
 _MAX_LENGTH = 512
@@ -29,23 +32,18 @@ _EMBEDDING = "embed_tokens.weight"
 
 
 def sonar_weights(published: dict[str, torch.Tensor], source: str | Path, prefix: str = "") -> NamedWeights:
-    """fairseq2's weights by the names, and in the order of tokens, of Transformers.
+    """Returns weights of fairseq2 by the names of Transformers, with the tokens in the order of Transformers.
 
     Args:
-        published: By the names of the file.
+        published: The weights by their names in the file.
         source: What errors call the file.
         prefix: What stands before the names of the encoder in the file; other weights are left out.
     """
     encoder = {name: value for name, value in published.items() if name.startswith(prefix)}
-    weights = NamedWeights.renamed(
-        encoder,
-        source,
-        ours=lambda name: renamed(name.removeprefix(prefix), _NAMES),
-        in_file=lambda name: prefix + renamed(name, _NAMES, back=True),
-    )
+    weights = NamedWeights(encoder, source, prefix, _NAMES)
     tokens = weights.shape(_EMBEDDING, 2)[0]
     if tokens < len(_SPECIAL_TOKENS):
-        raise ValueError(
+        raise ConversionError(
             f"{str(source)!r}: {weights.in_file(_EMBEDDING)} has {tokens} rows, fewer than special tokens."
         )
     embedding = weights.tensors[_EMBEDDING].clone()
@@ -55,7 +53,7 @@ def sonar_weights(published: dict[str, torch.Tensor], source: str | Path, prefix
 
 
 def build_sonar(weights: NamedWeights, num_attention_heads: int | None, num_hidden_layers: int) -> PreTrainedModel:
-    """An M2M100 encoder of the sizes of `weights`, with these weights."""
+    """Builds an M2M100 encoder with these weights, of the sizes that they tell."""
     vocab_size, width = weights.shape(_EMBEDDING, 2)
     weights.check_layers("layers.", num_hidden_layers)
     config = M2M100Config(
@@ -87,7 +85,8 @@ def load_sonar_checkpoint(
         path: The `.pt` or `.safetensors` file of fairseq2, or a folder with the weights of an M2M100 encoder and its
             `config.json`.
         num_attention_heads: Heads of each layer of a fairseq2 checkpoint, which does not tell; width / 64 when omitted.
-        num_hidden_layers: Layers of a fairseq2 checkpoint, of which one may be cut off at its end.
+        num_hidden_layers: Layers of a fairseq2 checkpoint. Given or published, the number shows whether layers are missing
+            at the end.
 
     Returns:
         An `M2M100Encoder` in evaluation mode. Its embedding of a text is the mean over all tokens, which
@@ -95,20 +94,17 @@ def load_sonar_checkpoint(
 
     Raises:
         FileNotFoundError: There is no checkpoint at `path`.
-        ValueError: A key is missing, unexpected or has another shape; the message names it.
+        ConversionError: A key is missing, unexpected or has another shape; the message names it.
     """
     published = read_weights(path)
-    if not (Path(path) / "config.json").is_file():
+    if not (Path(path) / CONFIG).is_file():
         return build_sonar(sonar_weights(published, path), num_attention_heads, num_hidden_layers)
     config = AutoConfig.from_pretrained(str(path))
     if config.model_type != "m2m_100":
-        raise ValueError(f"{str(path)!r} holds a {config.model_type!r}; SONAR's text encoder is an 'm2m_100'.")
+        raise ConversionError(f"{str(path)!r} holds a {config.model_type!r}; SONAR's text encoder is an 'm2m_100'.")
     config.encoder_layerdrop = 0.0
     config.max_position_embeddings = min(config.max_position_embeddings, _MAX_LENGTH)
-    # a copy of the embedding that some exports keep for a decoder
+    # Some exports keep a copy of the embedding for a decoder.
     published.pop("shared.weight", None)
     prefix = "encoder." if any(name.startswith("encoder.") for name in published) else ""
-    weights = NamedWeights.renamed(
-        published, path, ours=lambda name: name.removeprefix(prefix), in_file=lambda name: prefix + name
-    )
-    return _load(config, weights)
+    return _load(config, NamedWeights(published, path, prefix))

@@ -1,13 +1,19 @@
-"""Clips with captions: the row format, loading, scenes, augmentation and batches."""
+"""Clips with captions, from files to batches.
+
+Loaders (`corpora`, `tables`) yield rows in the format of `rows`. `splits` makes the rows of a recipe, `mixture`, `scenes`
+and `streaming` draw from them, `dataset` makes training samples of rows, and `collator` makes batches of samples.
+`check`, `shards` and `manifest` look at rows for `supclap data check`, `supclap data prepare` and the model card.
+"""
 
 from supclap.errors import DataError
 
 from .augment import SpectrogramAugment, WaveformAugment
 from .collator import ContrastiveCollator
 from .corpora import load_corpus
-from .dataset import CaptionedClips, check_row
+from .dataset import CaptionedClips
 from .manifest import build_manifest
 from .mixture import CorpusMixture
+from .rows import check_row
 from .sampler import LengthGroupedSampler
 from .scenes import SceneMixer
 from .splits import load_splits

@@ -1,9 +1,9 @@
-"""Hashes of audio computed before, so that a run that starts again does not read all of it again."""
+"""Hashes of audio that are kept in a file, so that a run that starts again does not read all audio again."""
 
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,17 @@ from .inspection import HASH_BYTES, content_hash
 from .rows import LazyRows
 
 
-# Begins like what is no part of a checkpoint: it is neither uploaded nor hashed with it.
+# Files whose names begin so are no part of a checkpoint: they are neither uploaded nor hashed with it.
 AUDIO_HASHES = "_audio_hashes.txt"
 
 
 class AudioHashes:
-    """Content hashes by where the audio lies: files with their sizes and times of change, and the place in them.
+    """Content hashes of clips, looked up by where the audio of a clip lies.
 
-    The file holds a line for each clip, written when it is hashed, so that a start that is killed has not hashed in
-    vain. It names no folder: where the audio lies is itself hashed. A file that is changed without a change of its size
-    and time is not noticed.
+    That is the path, size and time of change of its files, and the place in them. The file holds a line for each clip,
+    which is written as soon as the clip is hashed, so that a start that is killed has not hashed in vain. The line holds
+    a hash of the place, not the place itself, so that the file names no folder of this machine. Audio that changes
+    without a change of the file's size and time keeps its old hash.
 
     Args:
         path: The file; hashes are not kept when omitted.
@@ -51,20 +52,15 @@ class AudioHashes:
             self._file.close()
 
     def of(self, rows: Sequence[dict], index: int) -> str:
-        """The content hash of a row's audio, which is read only where it is not known. For several threads."""
+        """The content hash of a row's audio, which is read only where its hash is not known. Threads may call it."""
         place = rows.audio_place(index) if isinstance(rows, LazyRows) else _place(rows[index]["audio"])
         if place is None:
             return content_hash(rows[index]["audio"])
         files, inside = place
-        key = repr(([self._stat(os.path.abspath(file)) for file in files], inside))
-        return self._look_up(
-            hashlib.blake2b(key.encode(), digest_size=HASH_BYTES).hexdigest(),
-            lambda: content_hash(rows[index]["audio"]),
-        )
-
-    def _look_up(self, key: str, compute: Callable[[], str]) -> str:
+        described = repr(([self._stat(os.path.abspath(file)) for file in files], inside))
+        key = hashlib.blake2b(described.encode(), digest_size=HASH_BYTES).hexdigest()
         if key not in self._known:
-            digest = compute()
+            digest = content_hash(rows[index]["audio"])
             with self._lock:
                 self._known[key] = digest
                 if self._file is not None:
@@ -74,11 +70,13 @@ class AudioHashes:
 
 
 def _place(audio: Any) -> tuple[tuple[str, ...], None] | None:
+    """The file that audio lies in, as [`~supclap.data.rows.LazyRows.audio_place`] gives it; `None` where it lies in none."""
     if isinstance(audio, dict) and all(audio.get(key) is None for key in ("bytes", "array", "raw")):
         audio = audio.get("path")
     return ((str(audio),), None) if isinstance(audio, str | os.PathLike) else None
 
 
 def _stat(path: str) -> tuple[str, int, int]:
+    """A file's path, size and time of change."""
     found = os.stat(path)
     return path, found.st_size, found.st_mtime_ns

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .dataset import caption_languages, check_row, is_text
 from .inspection import ClipFacts, inspect_clip, map_rows
+from .rows import caption_languages, check_row, is_text
 
 
-# Training would refuse these; the others it takes.
+# Training refuses rows with these problems, and takes those with any other.
 REFUSED = (
     "missing files",
     "unreadable audio",
@@ -29,7 +29,7 @@ KINDS = (
     "captions without a letter",
     "duplicate captions",
 )
-# What programs write in place of a missing value; a table that went through text holds it as a caption.
+# What programs write in place of a missing value, and a table that was saved as text then holds as a caption.
 MISSING = ("nan", "none", "null", "n/a", "#n/a", "<na>")
 
 
@@ -71,6 +71,8 @@ def _finding(clips: list[str] | dict[str, list[str]], detail: str | None = None)
 def _inspect(
     name: str, rows: Sequence[dict], progress: bool, workers: int | None
 ) -> list[tuple[dict, ClipFacts | None]]:
+    """Each row without its audio, with the facts of that audio; `None` where it is missing."""
+
     def look(row: dict) -> tuple[dict, ClipFacts | None]:
         audio = row.get("audio")
         facts = None if audio is None else inspect_clip(audio, f"clip {row.get('id')!r}")

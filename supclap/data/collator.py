@@ -1,4 +1,4 @@
-"""Samples to a padded batch."""
+"""Makes a padded batch of samples."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -20,8 +20,9 @@ class ContrastiveCollator:
         processor: A `SupClapProcessor`, or any processor called with `audio=`, `text=` and `sampling_rate=`.
         spectrogram_augment: Changes the features of training batches.
         seed: Seed of that change; each batch draws from its seed and its samples, so that a resumed run repeats it.
-        positives: Pairs that are no negatives of each other: those of a `clip` (one group of rows), or of a `label`.
-        features_later: Leave the waveforms in the batch, for `add_features` to be called where the model is.
+        positives: Which pairs of a batch are no negatives of each other: those of one `clip` (rows of one `group`), or
+            those of one `label`.
+        features_later: Whether to leave the waveforms in the batch, so that `add_features` is called where the model is.
     """
 
     processor: object
@@ -41,7 +42,7 @@ class ContrastiveCollator:
                 **({"text_lang": languages} if languages else {}),
             )
         )
-        # arrays, which what moves a batch to its device leaves where they are: the extractor checks them on the CPU
+        # These stay arrays on the CPU, where the extractor checks them: only tensors are moved to the device of the model.
         batch["audio"] = [sample["audio"] for sample in samples]
         batch["draw"] = samples[0].get("draw")
         if not self.features_later:
@@ -57,7 +58,12 @@ class ContrastiveCollator:
         return batch
 
     def add_features(self, batch: dict, device: torch.device | None = None) -> None:
-        """Puts augmented features, made on a device, in the place of the waveforms of a batch."""
+        """Replaces the waveforms of a batch by their augmented features.
+
+        Args:
+            batch: A batch that still holds its waveforms; it is changed.
+            device: Where the features are made; the CPU when omitted.
+        """
         draw = batch.pop("draw")  # seeds the augmentation
         inputs = self.processor(
             audio=batch.pop("audio"),

@@ -1,4 +1,4 @@
-"""A random crop of a clip, of which only that part is decoded and resampled where the file allows it."""
+"""Loads a random crop of a clip; only that part is decoded and resampled where the format of the file allows it."""
 
 import io
 from pathlib import Path
@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from processing_supclap.audio_supclap import load_waveform, resample, to_mono_float
-from processing_supclap.decoding_supclap import check_whole
+from processing_supclap.decoding_supclap import check_not_truncated
 
-from .files import encoded
+from .rows import encoded_audio
 
 
 # Crops begin on a grid of 40 ms, which falls on whole samples at every usual rate: the samples of a crop are then those
@@ -18,7 +18,7 @@ from .files import encoded
 GRID = 25  # per second
 # What is decoded beyond the crop on either side, for the resampler's filter; in steps of the grid.
 MARGIN = 5
-# Formats that libsndfile finds a sample in exactly.
+# Formats in which libsndfile finds a sample exactly.
 SEEKABLE = ("WAV", "WAVEX", "FLAC", "OGG", "AIFF", "AU", "W64", "RF64")
 
 
@@ -26,7 +26,7 @@ def header_duration(audio: Any) -> float | None:
     """Seconds of a sound file as its header tells them; `None` where it does not, or where there is no file."""
     import soundfile
 
-    audio = encoded(audio)
+    audio = encoded_audio(audio)
     if not isinstance(audio, str | Path):
         return None
     try:
@@ -62,25 +62,27 @@ def load_crop(audio: Any, sampling_rate: int, longest: int, rng: np.random.Gener
 
 
 def _start(samples: int, sampling_rate: int, longest: int, draw: float) -> int:
-    """Where the crop begins, in samples: on the grid, each place alike."""
+    """Where the crop begins, in samples: at one of the places of the grid, each as likely as the others."""
     step = sampling_rate // GRID
     return int(draw * (max(samples - longest, 0) // step + 1)) * step
 
 
 def _load_part(audio: Any, sampling_rate: int, longest: int, draw: float, name: str) -> np.ndarray | None:
-    """The crop alone; `None` where the whole clip has to be loaded, or is hardly longer."""
-    audio = encoded(audio)
+    """The crop alone; `None` where the whole clip has to be loaded, or is hardly longer than the crop."""
+    audio = encoded_audio(audio)
     if not isinstance(audio, str | Path | bytes) or sampling_rate % GRID:
         return None
     where = "" if isinstance(audio, bytes) else f" ({audio})"
     try:
         import soundfile
 
-        audio = check_whole(audio if isinstance(audio, bytes) else str(audio), f"{name}{where}")
+        audio = check_not_truncated(audio if isinstance(audio, bytes) else str(audio), f"{name}{where}")
         file = soundfile.SoundFile(io.BytesIO(audio) if isinstance(audio, bytes) else audio)
     except (ImportError, OSError, RuntimeError, TypeError):
         return None  # for another decoder, or to say what is wrong
     with file:
+        # `samples`, `longest` and `step` count samples at the wanted rate; `first`, `start` and `last` count steps of the
+        # grid; what is read from the file counts samples at its own rate, of which a step has rate // GRID.
         rate = file.samplerate
         samples = file.frames * sampling_rate // rate
         step = sampling_rate // GRID

@@ -1,10 +1,4 @@
-"""The row format of all data, and the data set that turns rows into training samples.
-
-A row is a dictionary with `id` (unique clip id), `audio` (path, bytes or `{"array", "sampling_rate"}`, decoded late),
-`captions` (one to any number of strings), and optionally `language` (one code per caption, or one for all), `label` or
-`labels`, `group`, `recording` (what the clip was cut from), `duration` in seconds, `source`, `author`, `licence`. Rows
-of one `group` (the `id` when absent) say the same thing and are never negatives of each other.
-"""
+"""The data set that turns rows into training samples, and the drawing of captions."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,54 +13,28 @@ from processing_supclap.audio_supclap import load_waveform
 from supclap.errors import DataError, SettingsError
 
 from .cropping import header_duration, load_crop
-from .rows import without_audio
+from .rows import caption_languages, check_row, without_audio
 
 
 def stable_hash(*parts: object) -> int:
-    """A 63-bit integer from the parts, the same in every process and run."""
+    """A 63-bit integer from the parts, the same in every process and run; Python's own `hash` of a text is not."""
     text = "\x1f".join(str(part) for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
-def is_text(caption: object) -> bool:
-    """Whether a caption can be trained on."""
-    return isinstance(caption, str) and bool(caption.strip())
-
-
-def check_row(row: dict, index: int) -> None:
-    """Raises a `ValueError` that names the row when it has no usable audio or captions."""
-    name = f"row {index} (id {row.get('id')!r})"
-    if row.get("id") is None:
-        raise ValueError(f"row {index} has no `id`; its columns are {sorted(row)}.")
-    if row.get("audio") is None:
-        raise ValueError(f"{name} has no `audio`.")
-    captions = row.get("captions")
-    if isinstance(captions, str) or not captions:
-        raise ValueError(f"{name} needs `captions`, a list with at least one string; got {captions!r}.")
-    for caption in captions:
-        if not is_text(caption):
-            raise ValueError(f"{name} has the caption {caption!r}; captions must be non-empty strings.")
-    language = row.get("language")
-    if isinstance(language, list) and len(language) != len(captions):
-        raise ValueError(f"{name} has {len(language)} languages for {len(captions)} captions.")
-
-
-def caption_languages(row: dict) -> list[str | None]:
-    """The language of each caption of a row, whose `language` is one code, one a caption, or missing (`None`)."""
-    language, captions = row.get("language"), row["captions"]
-    return [language] * len(captions) if language is None or isinstance(language, str) else list(language)
-
-
 def draw_caption(row: dict, rng: np.random.Generator, weights: Mapping[str, float] | None = None) -> int:
-    """Index of a caption of the row: any of them alike, or first a language by its weight and then one in it.
+    """Draws one caption of a row and returns its index.
+
+    Without weights all captions are drawn alike. With weights a language is drawn first, by its weight among the
+    languages of the row, and then one of the captions in it.
 
     Args:
         row: A row.
         rng: Generator of the draw.
-        weights: Weight of each language; of those that the row has, they are made to sum to 1.
+        weights: Weight of each language.
 
     Raises:
-        ValueError: No caption of the row is in a language that has a weight.
+        SettingsError: No caption of the row is in a language that has a weight.
     """
     if weights is None:
         return int(rng.integers(len(row["captions"])))
@@ -85,8 +53,8 @@ def draw_caption(row: dict, rng: np.random.Generator, weights: Mapping[str, floa
 
 
 @contextmanager
-def saying_how_to_find_all() -> Iterator[None]:
-    """Adds to an error about one clip's audio how to find all such clips before training."""
+def advising_data_check() -> Iterator[None]:
+    """Adds to an error about one clip's audio the advice how to find all such clips before training."""
     try:
         yield
     except (ValueError, OSError) as error:
@@ -100,12 +68,20 @@ class CaptionedClips(Dataset):
     """Training samples from rows: one waveform and one of its captions, a function of (seed, epoch, row) alone.
 
     Args:
-        rows: Rows in the format above; a list, a `datasets.Dataset` or a [`~supclap.data.scenes.SceneMixer`].
+        rows: Rows in the format of `supclap.data.rows`; a list, a `datasets.Dataset` or a
+            [`~supclap.data.scenes.SceneMixer`].
         sampling_rate: Rate of the waveforms in Hz.
         max_duration: Longer clips are cropped at random to so many seconds.
         augment: Changes a waveform, called as `augment(waveform, rng)`.
         seed: Seed of the caption draw, the crop and the augmentation.
         language_weights: Weight of each language in the draw of a caption; all captions alike when omitted.
+
+    Example:
+        >>> import numpy as np
+        >>> audio = {"array": np.zeros(16000, np.float32), "sampling_rate": 16000}
+        >>> clips = CaptionedClips([{"id": "1", "audio": audio, "captions": ["silence"]}])
+        >>> clips[0]["text"], clips[0]["audio"].shape
+        ('silence', (16000,))
     """
 
     def __init__(
@@ -137,7 +113,10 @@ class CaptionedClips(Dataset):
 
     @property
     def lengths(self) -> list[float] | None:
-        """Length of each clip where it is known without decoding it: mixed scenes, rows with a `duration`, files."""
+        """Length of each clip, in any one unit, or `None` where some are not known without decoding them.
+
+        Mixed scenes know theirs in samples; rows tell theirs in seconds by their `duration` or the header of the file.
+        """
         return self.rows.lengths if hasattr(self.rows, "lengths") else self._durations
 
     @cached_property
@@ -167,7 +146,7 @@ class CaptionedClips(Dataset):
         rng = np.random.default_rng([self.seed, self.epoch, stable_hash(row["id"]), *row.get("repeat", [])])
         caption = draw_caption(row, rng, self.language_weights)
         name = f"clip {row['id']!r}"
-        with saying_how_to_find_all():
+        with advising_data_check():
             if self.max_duration is None:
                 waveform = load_waveform(row["audio"], target_sampling_rate=self.sampling_rate, name=name).numpy()
             else:

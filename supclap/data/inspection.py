@@ -1,4 +1,4 @@
-"""A look at the audio of clips: whether it can be read, how long and how loud it is, and a hash of its content."""
+"""Looks at the audio of clips: whether it can be read, how long and how loud it is, and a hash of its content."""
 
 import hashlib
 import io
@@ -16,13 +16,12 @@ from processing_supclap.decoding_supclap import decode
 from supclap.errors import DataError, name_some
 
 from .cropping import SEEKABLE
-from .files import encoded, without_folder
-from .rows import Rows, removed_of, select
+from .rows import LazyRows, Rows, encoded_audio, removed_of, select
 
 
 SILENT_PEAK = 1e-4  # -80 dBFS
 FULL_SCALE = 0.9999
-CLIPPED_RUN = 3  # samples at full scale in a row; a single one is no clipping
+CLIPPED_RUN = 3  # so many samples at full scale in a row are clipping; a single one is none
 CLIPPED_SHARE = 1e-4
 HASH_BYTES = 16
 
@@ -34,7 +33,7 @@ class ClipFacts:
     Args:
         error: Why it cannot be used; the rest is zero then.
         file_hash: Hash of the file's bytes (BLAKE2b, 16 bytes, hex).
-        audio_hash: Hash of the decoded samples, which are alike in files that differ in their tags only.
+        audio_hash: Hash of the decoded samples; files that differ in their tags alone have the same.
         duration: Seconds.
         sampling_rate: Hz.
         channels: Number of channels.
@@ -65,7 +64,7 @@ class ClipFacts:
 def content_hash(audio: Any) -> str:
     """Hash of a clip's content, wherever it lies: the bytes of its file, or its samples with their type, shape and rate.
 
-    BLAKE2b of 16 bytes, in hex; of a file that of its bytes alone, as other programs compute it.
+    The hash is BLAKE2b of 16 bytes, in hex. That of a file is of its bytes alone, as other programs compute it.
 
     Raises:
         OSError: The file cannot be read.
@@ -97,7 +96,7 @@ def content_hash(audio: Any) -> str:
 
 def inspect_clip(audio, name: str) -> ClipFacts:
     """Decodes a clip in full and looks at it; whatever is wrong with it is in `error`."""
-    if encoded(audio) is None:
+    if encoded_audio(audio) is None:
         return ClipFacts(error=f"{name} has no audio.")
     try:
         file_hash = content_hash(audio)
@@ -123,7 +122,8 @@ def inspect_clip(audio, name: str) -> ClipFacts:
 
 
 def _decode(audio, name: str) -> tuple[int, np.ndarray]:
-    file = encoded(audio)
+    """The rate in Hz and the samples `(samples, channels)` of a clip, at its own rate."""
+    file = encoded_audio(audio)
     if isinstance(file, str | Path | bytes | bytearray | memoryview):
         samples, rate = decode(file, name)
         return rate, samples
@@ -141,16 +141,17 @@ def _run_share(loud: np.ndarray) -> float:
 
 
 def _can_open(audio, name: str) -> ClipFacts:
-    """A look at the head and the end of the file or bytes; only what seems wrong is decoded."""
-    file = encoded(audio)
+    """Looks at the head and the end of the file or bytes, and decodes only what seems wrong there."""
+    file = encoded_audio(audio)
     if isinstance(file, bytes | bytearray | memoryview):
         file = io.BytesIO(file)
-    return (
-        ClipFacts() if isinstance(file, str | Path | io.BytesIO) and _seems_whole(file) else inspect_clip(audio, name)
-    )
+    if isinstance(file, str | Path | io.BytesIO) and _seems_whole(file):
+        return ClipFacts()
+    return inspect_clip(audio, name)
 
 
 def _seems_whole(file: str | Path | io.BytesIO) -> bool:
+    """Whether the head of a sound file is in order, and its last sample is where the head says it is."""
     import soundfile
 
     try:
@@ -204,7 +205,14 @@ def inspect_rows(
     return map_rows(lambda row: look(row.get("audio"), f"clip {row['id']!r}"), rows, progress, workers)
 
 
-def drop_undecodable(rows: Sequence[dict], where: str, skip_bad: bool) -> "Rows | Sequence[dict]":
+def without_folder(reason: str, audio: Any) -> str:
+    """A reason that names a clip's file by its name alone, for lists that are published: folders are private."""
+    path = audio.get("path") if isinstance(audio, dict) else audio
+    folder = os.path.dirname(path) if isinstance(path, str | Path) else ""
+    return reason.replace(f"{folder}{os.sep}", "") if folder else reason
+
+
+def drop_undecodable(rows: Sequence[dict], where: str, skip_bad: bool) -> Rows | LazyRows | Sequence[dict]:
     """Rows whose audio opens and does not break off, or with `skip_bad` those whose audio decodes from end to end.
 
     Raises:

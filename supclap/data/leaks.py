@@ -1,16 +1,17 @@
 """Leak lists: recordings of evaluation sets that must not be trained on.
 
-A recording is what clips are cut from, spelt alike in all corpora (`youtube:ID`, `freesound:NUMBER`), so that a clip of
+A recording is what clips are cut from, spelled alike in all corpora (`youtube:ID`, `freesound:NUMBER`), so that a clip of
 one corpus is found in another one whatever its file is called there.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from supclap.errors import DataError
 
-from .files import one_or_more, read_csv, read_json
+from .columns import one_or_more
 from .rows import LazyRows, Rows, removed_of, select, without_audio
+from .text_files import read_csv, read_json
 
 
 # evaluation set -> the published list (WavCaps) of what to leave out for it
@@ -81,6 +82,15 @@ def leaked_recordings(name: str, folder: str | Path) -> set[str]:
     return read_leak_list(found[0])
 
 
+def leaks_of(names: str | Iterable[str], folder: str | Path) -> dict[str, str]:
+    """The recordings of several lists, each with the first of the names whose list has it; see [`leaked_recordings`]."""
+    found: dict[str, str] = {}
+    for name in one_or_more(names):
+        for recording in leaked_recordings(name, folder):
+            found.setdefault(recording, name)
+    return found
+
+
 def exclude_leaks(
     rows: Sequence[dict], names: str | Iterable[str], folder: str | Path, where: str = "the training data"
 ) -> Rows | LazyRows:
@@ -95,19 +105,8 @@ def exclude_leaks(
     Raises:
         DataError: A list is missing, no row says what it was cut from, so that nothing can be told, or all rows leak.
     """
-    leaked: dict[str, str] = {}
-    for name in one_or_more(names):
-        for recording in leaked_recordings(name, folder):
-            leaked.setdefault(recording, name)
-    kept, removed, unknown = [], removed_of(rows), 0
-    for index in range(len(rows)):
-        row = without_audio(rows, index)
-        recording = row.get("recording")
-        unknown += recording is None
-        if recording in leaked:
-            removed.append({"id": row["id"], "reason": f"leak: {recording} is in {leaked[recording]}"})
-        else:
-            kept.append(index)
+    reasons = {recording: f"is in {name}" for recording, name in leaks_of(names, folder).items()}
+    unknown = sum(without_audio(rows, index).get("recording") is None for index in range(len(rows)))
     if unknown == len(rows):
         raise DataError(
             f"exclude_leaks_of: no clip of {where} says what recording it was cut from, so leaks cannot be told. Give "
@@ -115,6 +114,27 @@ def exclude_leaks(
         )
     if unknown:
         print(f"{where}: {unknown} of {len(rows)} clips do not say what they were cut from; leaks among them stay")
+    return leave_out(rows, reasons, f"exclude_leaks_of: every clip of {where} is on a leak list")
+
+
+def leave_out(rows: Sequence[dict], reasons: Mapping[str, str], all_leak: str) -> Rows | LazyRows:
+    """Rows but for those of some recordings, which are noted in `removed`.
+
+    Args:
+        rows: The rows.
+        reasons: The recordings, each with the reason why its clips are left out.
+        all_leak: What the error says where no row is left.
+
+    Raises:
+        DataError: No row is left.
+    """
+    kept, removed = [], removed_of(rows)
+    for index in range(len(rows)):
+        row = without_audio(rows, index)
+        if (recording := row.get("recording")) in reasons:
+            removed.append({"id": row["id"], "reason": f"leak: {recording} {reasons[recording]}"})
+        else:
+            kept.append(index)
     if not kept:
-        raise DataError(f"exclude_leaks_of: every clip of {where} is on a leak list; nothing is left to train on.")
+        raise DataError(f"{all_leak}; nothing is left to train on.")
     return select(rows, kept, removed)

@@ -1,4 +1,5 @@
-"""What a model was trained and scored on: ids, content hashes, sources, licences, and what was left out and why."""
+"""The manifest tells what a model was trained and scored on: ids, content hashes, sources, licences, and what was left
+out and why."""
 
 import hashlib
 import json
@@ -11,10 +12,9 @@ from urllib.parse import urlsplit
 from supclap.files import MANIFEST, write_json
 
 from .audio_hashes import AudioHashes
-from .dataset import caption_languages
 from .inspection import map_rows
 from .mixture import CorpusMixture
-from .rows import removed_of, without_audio
+from .rows import caption_languages, removed_of, without_audio
 from .streaming import RowStream
 
 

@@ -1,4 +1,4 @@
-"""Mixtures of corpora: each gives its share of an epoch, whatever its size."""
+"""Mixtures of corpora, of which each gives its share of an epoch, whatever its size."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,8 +13,9 @@ from .rows import removed_of
 class CorpusMixture(Sequence):
     """Rows of several corpora, each with its share of an epoch.
 
-    A corpus is walked through in a random order and begun anew when it ends, over the epochs: with few of its clips an
-    epoch, the next epoch takes others. What an epoch holds is a function of the seed and the epoch.
+    Each corpus is walked through in a random order that goes on from epoch to epoch, and is begun anew where it ends. A
+    corpus that gives few of its clips to an epoch therefore gives others to the next one. What an epoch holds is a
+    function of the seed and the epoch.
 
     Args:
         parts: Rows of each corpus, by name.
@@ -47,6 +48,7 @@ class CorpusMixture(Sequence):
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
+        # the places of this epoch in the endless walk through each corpus; a turn is one walk from end to end
         self._plan = []
         for name, share in self.shares.items():
             rows = len(self.parts[name])
@@ -65,6 +67,7 @@ class CorpusMixture(Sequence):
         return {**self.parts[name][place], "repeat": [turn]}
 
     def _place(self, index: int) -> tuple[str, int, int]:
+        """The corpus of a row of the epoch, the turn, and the row's index in the corpus."""
         if not 0 <= index < len(self):
             raise IndexError(f"row {index} of {len(self)}")
         part = int(np.searchsorted(self._ends, index, side="right"))

@@ -1,4 +1,4 @@
-"""Batches of clips of like length, so that little time goes into padding."""
+"""Batches of clips of similar length, so that little time goes into padding."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,13 +7,13 @@ from torch.utils.data import Sampler
 
 
 class LengthGroupedSampler(Sampler[int]):
-    """A random order in which each run of `batch_size` clips is of like length; a function of seed and epoch.
+    """A random order in which each `batch_size` clips in a row are of similar length; a function of seed and epoch.
 
     Args:
         lengths: Length of each clip, in any unit.
         batch_size: Clips of one batch.
         seed: Seed of the order.
-        group: Number of batches that are sorted together: more means less padding and less chance in the batches.
+        group: Number of batches that are sorted together; larger groups need less padding but are less random.
     """
 
     def __init__(self, lengths: Sequence[float], batch_size: int, seed: int = 0, group: int = 20):
@@ -36,6 +36,6 @@ class LengthGroupedSampler(Sampler[int]):
         chunks = [order[start : start + size] for start in range(0, len(order), size)]
         order = np.concatenate([chunk[np.argsort(self.lengths[chunk], kind="stable")] for chunk in chunks])
         whole = len(order) // self.batch_size * self.batch_size
-        # a batch of the rest stays last, where it is dropped
+        # the clips that fill no whole batch stay last, where a loader that wants whole batches drops them
         batches = rng.permutation(order[:whole].reshape(-1, self.batch_size))
         return iter([*batches.ravel().tolist(), *order[whole:].tolist()])

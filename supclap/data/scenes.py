@@ -9,7 +9,8 @@ import torch
 from processing_supclap.audio_supclap import load_waveform
 
 from .augment import change_speed
-from .dataset import check_row, saying_how_to_find_all, stable_hash
+from .dataset import advising_data_check, stable_hash
+from .rows import check_row
 from .waveform_cache import WaveformCache
 
 
@@ -19,7 +20,7 @@ TEMPLATES = {
     "sequence": "{a}, followed by {b}",
     "background": "{a}, with {b} in the background",
 }
-SILENCE = 1e-3  # of the peak; 60 dB below it
+SILENCE = 1e-3  # a share of the peak: 60 dB below it
 ALONE = ("clip", "single")
 
 
@@ -27,7 +28,8 @@ class SceneMixer:
     """A sequence of scenes of a few seconds, each a function of `(seed, epoch, index)` alone.
 
     A scene is one sound, one sound after another, or one sound over a quieter other one. Silence at the ends of a
-    recording is left out; short recordings repeat with pauses, long ones are cut. A `"clip"` is a recording as it is. Rows come out in the row format, with one caption per pair of source captions.
+    recording is left out; short recordings repeat with pauses, long ones are cut. A `"clip"` is a recording as it is.
+    Scenes are rows in the row format, with one caption per pair of source captions.
 
     Args:
         rows: Recordings in the row format; those of one `label` (the first caption when absent) are never mixed
@@ -157,7 +159,7 @@ class SceneMixer:
         take, trim, speed = key
         row = self.rows[take]
         name = f"clip {row['id']!r}"
-        with saying_how_to_find_all():
+        with advising_data_check():
             wave = load_waveform(row["audio"], target_sampling_rate=self.sampling_rate, name=name).numpy()
         if trim:
             sounding = np.flatnonzero(np.abs(wave) > SILENCE * np.abs(wave).max())
@@ -282,8 +284,9 @@ def _check_stage(kinds: dict[str, float], duration: tuple[float, float], keys: s
 
 
 def is_unseen(label_a: str, label_b: str, fraction: float, labels: Sequence[str] | None = None) -> bool:
-    """Whether a combination of two labels, in any order, is kept out of training: one of two of `labels`, or else one
-    of a share of all combinations.
+    """Whether a combination of two labels, in any order, is kept out of training.
+
+    That is so for any two of `labels` where these are given, and else for a fraction of all combinations.
     """
     if labels is not None:
         return label_a in labels and label_b in labels

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from .corpora.webdataset import KEPT
-from .dataset import caption_languages
+from .rows import caption_languages
 
 
-# Arguments of soundfile. Opus takes 64 kbit/s, between 6 and 256: its own choice for 16 kHz, 13 to 25 kbit/s, changes
-# mel spectrograms of ESC-10 by 2 dB in the mean, this one by 0.4.
+# Arguments of soundfile. The level sets the bit rate of Opus between 6 and 256 kbit/s, here to 64: what Opus chooses by
+# itself for 16 kHz, 13 to 25 kbit/s, changes mel spectrograms of ESC-10 by 2 dB in the mean, and this one by 0.4.
 CODECS = {
     "flac": {"format": "FLAC", "subtype": "PCM_16"},
     "opus": {"format": "OGG", "subtype": "OPUS", "compression_level": 1 - (64 - 6) / (256 - 6)},
@@ -26,7 +26,7 @@ def encode(waveform: np.ndarray, sampling_rate: int, codec: str) -> bytes:
     """A waveform in [-1, 1] as a file of one of the `CODECS`."""
     import soundfile
 
-    # the scale that soundfile reads by, so that 16-bit audio at this rate stays what it is to the last bit
+    # soundfile reads by the same scale, so that 16-bit audio at this rate stays what it is to the last bit
     samples = np.clip(np.round(32768 * waveform), -32768, 32767).astype(np.int16)
     buffer = io.BytesIO()
     soundfile.write(buffer, samples, sampling_rate, **CODECS[codec])

@@ -15,18 +15,17 @@ import numpy as np
 
 from processing_supclap.audio_supclap import check_sampling_rate, load_waveform
 from supclap.errors import DataError, name_some
-from supclap.files import write_json
+from supclap.files import replacing, write_json
 
 from .audio_hashes import AUDIO_HASHES, AudioHashes
 from .corpora.webdataset import KEPT, REPORT
-from .files import read_json, without_folder
-from .inspection import map_rows
+from .inspection import map_rows, without_folder
 from .rows import removed_of, without_audio
 from .shard_writers import CODECS, FORMS, OPUS_RATES, encode
+from .text_files import read_json
 
 
 FORMAT_VERSION = 2
-SHARD_KEYS = ("name", "bytes", "blake2b", "content", "clips", "seconds", "peak_reduced", "removed")
 
 
 def prepare(
@@ -80,8 +79,7 @@ def prepare(
     total = -(-len(rows) // clips_per_shard)
     writer, name_of = FORMS[form]
     places = [folder / name_of(split, number, total) for number in range(total)]
-    for place in {folder, *(path.parent for path in places)}:
-        place.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     identity = {
         "format": REPORT,
         "version": FORMAT_VERSION,
@@ -94,16 +92,18 @@ def prepare(
     }
     try:
         with FileLock(folder / f".{split}.lock", timeout=0), AudioHashes(folder / AUDIO_HASHES) as hashes:
-            _check_folder(folder, split, identity, places)
-            for left in (*folder.glob(f"{split}.part*"), *places[0].parent.glob(f"{split}-*.part*")):
-                left.unlink()  # of a run that was killed
-            shards = []
+            finished = _finished_shards(folder, identity)
+            for left in (*folder.glob(f"{split}.*.part*"), *places[0].parent.glob(f"{split}-*.part*")):
+                left.unlink()  # a run that was killed was writing it
             for number, path in enumerate(places):
                 chosen = range(number * clips_per_shard, min((number + 1) * clips_per_shard, len(rows)))
                 label = f"{split} {number + 1}/{total}" if progress else None
                 shard = _Shard(path, rows, chosen, identity, label, workers)
-                shards.append(shard.finished(folder, hashes) or shard.write(writer, folder))
-            return _report(rows, folder, identity, shards, skip_bad)
+                name, content = path.relative_to(folder).as_posix(), shard.content(hashes)
+                if not shard.is_whole(finished.get(name), content):
+                    finished[name] = {"name": name, "content": content} | shard.write(writer)
+                    write_json(_progress(folder, split), identity | {"shards": list(finished.values())})
+            return _report(rows, folder, identity, list(finished.values()), skip_bad)
     except Timeout:
         raise DataError(f"Another run is writing {split} in {str(folder)!r}. Wait for it, or stop it.") from None
 
@@ -127,6 +127,7 @@ def check_settings(sampling_rate: int, clips_per_shard: int, form: str, codec: s
 
 
 def _report(rows: Sequence[dict], folder: Path, identity: dict, shards: list[dict], skip_bad: bool) -> dict:
+    """Writes the report of shards that are all there, and returns it."""
     split = identity["split"]
     bad = [item for shard in shards for item in shard["removed"]]
     if bad and (not skip_bad or len(bad) == len(rows)):
@@ -142,19 +143,23 @@ def _report(rows: Sequence[dict], folder: Path, identity: dict, shards: list[dic
         "shards": shards,
     }
     write_json(folder / f"{split}.json", report)
-    for shard in shards:
-        _note(folder / shard["name"]).unlink(missing_ok=True)
+    _progress(folder, split).unlink(missing_ok=True)
     return report
 
 
-def _note(path: Path) -> Path:
-    return path.with_suffix(".done.json")
+def _progress(folder: Path, split: str) -> Path:
+    """The file that tells what an unfinished run has written; a finished run tells it in its report."""
+    return folder / f"{split}.progress.json"
 
 
-def _check_folder(folder: Path, split: str, identity: dict, places: Sequence[Path]) -> None:
-    """Refuses to mix shards of different rows or settings."""
-    notes = [note for form in ("", "data") for note in sorted((folder / form).glob(f"{split}-*.done.json"))]
-    for path in (folder / f"{split}.json", *notes[:1]):
+def _finished_shards(folder: Path, identity: dict) -> dict[str, dict]:
+    """What earlier runs on the same rows and settings have written, by the name of the shard.
+
+    Raises:
+        DataError: The folder holds shards of other rows or settings, or something else by the name of the report.
+    """
+    split, finished = identity["split"], {}
+    for path in (folder / f"{split}.json", _progress(folder, split)):
         if not path.is_file():
             continue
         there = read_json(path)
@@ -166,6 +171,8 @@ def _check_folder(folder: Path, split: str, identity: dict, places: Sequence[Pat
                 f"{path} is of another run: {', '.join(changed)} differ. Choose another folder, or delete the shards "
                 f"of {split} and that file."
             )
+        finished |= {shard["name"]: shard for shard in there["shards"]}
+    return finished
 
 
 @dataclass
@@ -178,39 +185,28 @@ class _Shard:
     identity: dict
     label: str | None
     workers: int | None
-    content: str = ""
 
-    def finished(self, folder: Path, hashes: AudioHashes) -> dict | None:
-        """What is known of the shard if it is whole and nothing has to be added or changed.
+    def is_whole(self, known: dict | None, content: str) -> bool:
+        """Whether the shard is what an earlier run has noted of it, and nothing has to be added or changed.
 
-        That is by the note beside it, or by the report of a finished run.
+        Args:
+            known: What was noted.
+            content: The hash of the rows and audio that the shard should be made from.
         """
-        self.content = self._hash_content(hashes)
-        known = None
-        report = folder / f"{self.identity['split']}.json"
-        if _note(self.path).is_file():
-            known = read_json(_note(self.path))
-        elif report.is_file():
-            name = self.path.relative_to(folder).as_posix()
-            known = next((shard for shard in read_json(report)["shards"] if shard["name"] == name), None)
-        if known is None or known.get("content") != self.content or not self.path.is_file():
-            return None
+        if known is None or known.get("content") != content or not self.path.is_file():
+            return False
         if self.path.stat().st_size != known["bytes"] or _file_hash(self.path) != known["blake2b"]:
-            return None
+            return False
         # what was missing to decode a clip may have been installed since
         left_out = {item["id"] for item in known["removed"]}
         again = [index for index in self.chosen if without_audio(self.rows, index)["id"] in left_out]
-        if any(not error for *_, error in self._map(self._encode, again)):
-            return None
-        return {key: known[key] for key in SHARD_KEYS}
+        return all(error for *_, error in self._map(self._encode, again))
 
-    def write(self, writer: Callable, folder: Path) -> dict:
-        """Writes the shard beside its place and moves it there when it is whole, then a note with its checksum."""
-        part = _part(self.path)
-        known = {"name": self.path.relative_to(folder).as_posix(), "content": self.content}
-        known |= {"clips": 0, "seconds": 0.0, "peak_reduced": 0, "removed": []}
+    def write(self, writer: Callable) -> dict:
+        """Writes the shard, whole or not at all, and tells what it holds."""
+        known = {"clips": 0, "seconds": 0.0, "peak_reduced": 0, "removed": []}
         codec = self.identity["codec"]
-        with closing(writer(part, self.identity["sampling_rate"])) as shard:
+        with replacing(self.path) as part, closing(writer(part, self.identity["sampling_rate"])) as shard:
             encoded = self._map(self._encode, self.chosen, self.label)
             for index, (audio, seconds, reduced, error) in zip(self.chosen, encoded):
                 row = without_audio(self.rows, index)
@@ -221,16 +217,13 @@ class _Shard:
                 known["clips"] += 1
                 known["seconds"] += seconds
                 known["peak_reduced"] += reduced
-        known |= {"bytes": part.stat().st_size, "blake2b": _file_hash(part)}
-        part.replace(self.path)
-        write_json(_note(self.path), self.identity | known)
-        return {key: known[key] for key in SHARD_KEYS}
+        return known | {"bytes": self.path.stat().st_size, "blake2b": _file_hash(self.path)}
 
     def _map(self, function: Callable, indices: Sequence[int], label: str | None = None) -> Iterator:
         return map_rows(function, indices, label, self.workers)
 
-    def _hash_content(self, hashes: AudioHashes) -> str:
-        """What tells the rows and their audio from others, whatever the place of the files."""
+    def content(self, hashes: AudioHashes) -> str:
+        """A hash of the rows and their audio, whatever the place of the files."""
 
         def audio_hash(index: int) -> str:
             try:
@@ -270,7 +263,3 @@ def _hash(items: Iterable) -> str:
 def _file_hash(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
-def _part(path: Path) -> Path:
-    return path.with_suffix(".part")

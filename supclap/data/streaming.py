@@ -1,13 +1,18 @@
-"""Training samples from a stream of rows, for corpora that do not fit the disk."""
+"""Streams: training samples from rows that are read when it is their turn, for corpora that do not fit the disk."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch.utils.data import IterableDataset, get_worker_info
 from transformers.utils import logging
 
+from supclap.errors import DataError
+
+from .corpora import corpus_loader
 from .dataset import CaptionedClips
 
 
@@ -33,6 +38,51 @@ class RowStream:
     name: str
     licence: str | None = None
     listed: Sequence[dict] | None = None
+
+
+def stream_rows(rows: Sequence[dict], name: str) -> RowStream:
+    """A stream of rows that are at hand, whose order is drawn from all of them, and whose audio is read at its turn."""
+    import datasets
+
+    # a list among the arguments is what `datasets` shuffles, and divides among ranks and workers
+    stream = datasets.IterableDataset.from_generator(_each, gen_kwargs={"rows": list(rows)})
+    return RowStream(stream, name, listed=rows)
+
+
+def _each(rows: list[dict]) -> Iterator[dict]:
+    yield from rows
+
+
+def stream_corpus(
+    corpus: str, folder: Path, split: str, options: Mapping, left_out: set[str], must_know: bool = False
+) -> RowStream:
+    """A stream of the rows of a corpus that is read from its place, as [`~supclap.data.corpora.can_stream`] tells.
+
+    Args:
+        corpus: Its name.
+        folder: Its folder, or the id of a data set of the Hub.
+        split: Its split.
+        options: Its options.
+        left_out: Recordings that are not trained on.
+        must_know: Whether a row that does not tell its recording is an error, which comes when it is read.
+
+    Raises:
+        DataError: The corpus cannot be opened, or has no such option.
+    """
+    stream = corpus_loader(corpus, options, "stream")(folder, split)
+    stream = stream.filter(partial(_may_be_trained_on, left_out, must_know))
+    name = folder.resolve().name if folder.is_dir() else folder.as_posix()
+    return RowStream(stream, f"{name}, {split}", options.get("licence"))
+
+
+def _may_be_trained_on(left_out: set[str], must_know: bool, row: dict) -> bool:
+    recording = row.get("recording")
+    if must_know and recording is None:
+        raise DataError(
+            f"exclude_leaks_of: clip {row['id']!r} does not say what recording it was cut from, so leaks cannot be told. "
+            "Give the rows a `recording`, or leave exclude_leaks_of out."
+        )
+    return recording is None or recording not in left_out
 
 
 class StreamedClips(IterableDataset):

@@ -15,7 +15,7 @@ _INPUT_ERRORS = (FileNotFoundError, TypeError, ValueError)
 
 
 @contextmanager
-def _evaluation_mode(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Eval mode inside, then each module's own mode again: a batch norm kept frozen in training stays frozen."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -55,7 +55,7 @@ def _embed(
         model.to(device)
     order = sorted(range(len(sizes)), key=lambda item: -sizes[item])
     batches = []
-    with torch.no_grad(), _evaluation_mode(model):
+    with torch.no_grad(), evaluation_mode(model):
         for start in range(0, len(order), batch_size):
             items = order[start : start + batch_size]
             try:

@@ -264,7 +264,7 @@ def load_encoder(checkpoint: str | Path, device: str | None = None) -> DualEncod
     import transformers
     from transformers import AutoConfig, AutoFeatureExtractor, AutoModel, AutoProcessor, AutoTokenizer
 
-    from modeling_supclap.modeling_ced import check_weight_files
+    from modeling_supclap.weights_supclap import check_weight_files
 
     folder = find_folder(checkpoint)
     if (folder / DESCRIPTION).is_file():

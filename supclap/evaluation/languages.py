@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from supclap.data.dataset import caption_languages
 from supclap.data.languages import nllb_code
+from supclap.data.rows import caption_languages
 from supclap.evaluation.intervals import metrics_with_intervals, value_with_interval
 from supclap.evaluation.queries import mean_over_languages, metric_queries, retrieval_queries
 from supclap.evaluation.retrieval import pooled_retrieval_ranks

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from supclap.data.dataset import caption_languages, check_row
 from supclap.data.languages import nllb_code
 from supclap.data.manifest import build_manifest, save_manifest
-from supclap.data.rows import Rows, removed_of
+from supclap.data.rows import Rows, caption_languages, check_row, removed_of
 from supclap.errors import DataNotFoundError, name_indices
 from supclap.evaluation import queries as query_files
 from supclap.evaluation.cache import CachedEncoder

@@ -302,7 +302,7 @@ def check_tables(suite: Suite, root: Path) -> None:
     Raises:
         SuiteError: A table lacks a column, or has no row that `where` keeps; the message names the task.
     """
-    from supclap.data.splits import read_table
+    from supclap.data.tables import read_table
 
     for task in suite.tasks:
         path = _folder(task, root) / (task.table or "")
@@ -334,17 +334,18 @@ def _select_records(task: Task, table: list[dict], path: Path) -> list[dict]:
 
 
 def _table_rows(task: Task, path: Path, skip_bad: bool) -> Sequence[dict]:
-    from supclap.data.accept import accept_rows
-    from supclap.data.splits import read_table
-    from supclap.data.tables import clip_id, table_rows
+    from supclap.data.columns import ColumnMapping
+    from supclap.data.rows import accept_rows
+    from supclap.data.tables import clip_id, read_table, table_rows
 
     if not path.is_file():
         raise DataNotFoundError(f"data not found at {path}")
     table = _select_records(task, read_table(path), path)
+    columns = ColumnMapping(task.audio_column, task.caption_columns)
     records: dict[str, dict] = {}
     for number, record in enumerate(table):
-        records.setdefault(clip_id(record, task.audio_column, number), record)
-    rows = table_rows(table, path, task.audio_column, task.caption_columns)
+        records.setdefault(clip_id(record, columns, number), record)
+    rows = table_rows(table, path, columns)
 
     def complete() -> Iterator[dict]:
         for row in rows:
@@ -362,7 +363,7 @@ def _labelled(rows: Iterator[dict], task: Task, records: Mapping[str, dict], whe
     Raises:
         DataError: A row has no label.
     """
-    from supclap.data.corpora.common import LABEL_TEMPLATE, label_caption, label_of
+    from supclap.data.labels import LABEL_TEMPLATE, label_caption, label_of
 
     cells = {clip: _label_cell(record.get(task.label_column)) for clip, record in records.items()}
     has_several = any(isinstance(cell, list) for cell in cells.values())

@@ -1,6 +1,8 @@
-"""`supclap export`: both towers as ONNX graphs, waveform or tokens in, embeddings out, checked against torch."""
+"""`supclap export` writes both towers as ONNX graphs, from waveforms or tokens to embeddings, and checks them against torch.
 
-import json
+[`OnnxSupClap`] runs the graphs in onnxruntime.
+"""
+
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,23 +14,33 @@ import torch
 from torch import nn
 
 from modeling_supclap import SupClapModel
-from processing_supclap import SupClapFeatureExtractor, SupClapProcessor, load_waveform
-from processing_supclap.audio_supclap import as_clips
-from processing_supclap.text_supclap import UNKNOWN_LIMIT, check_texts
-from supclap.files import replacing
+from modeling_supclap.windows_supclap import masked_mean
+from processing_supclap import SupClapFeatureExtractor, SupClapProcessor
+from processing_supclap.audio_supclap import load_waveforms
+from processing_supclap.text_supclap import encode_text, known_limit
+from supclap.errors import ExportError
+from supclap.files import check_is_new, read_json_object, replacing, write_json
 
 
 if TYPE_CHECKING:
     import onnx
 
 AUDIO_GRAPH, TEXT_GRAPH, DESCRIPTION = "audio.onnx", "text.onnx", "export.json"
-# Largest difference of an entry of a unit-length embedding from torch's.
+# The largest difference from torch that an entry of an embedding, which has unit length, may have.
 TOLERANCE = 1e-4
+# So many 8-bit weights share a scale.
 INT8_BLOCK = 32
+# In tokens. A longer text is not compared, because its attention would take gigabytes.
+LONGEST_CHECK = 2048
 
 
 class AudioGraph(nn.Module):
-    """Waveforms to embeddings: the feature extractor, the windows and the audio tower in one traceable module.
+    """Turns waveforms into embeddings: the feature extractor, the windows and the audio tower in one module to trace.
+
+    It does for a whole padded batch what `SupClapFeatureExtractor` does clip by clip and `CedModel` does window by window.
+    Neither can be traced itself. The extractor works on each clip alone, so that its shapes depend on the lengths; and the
+    encoder chooses its way by the length of the batch and by how many windows hold sound, while a graph has one way for
+    all. A change there needs the same change here; the export compares both and refuses graphs that differ.
 
     Args:
         model: A model with a CED audio encoder whose windows do not overlap.
@@ -50,36 +62,50 @@ class AudioGraph(nn.Module):
             lengths: Samples of each clip, int64 `(batch,)`.
 
         Returns:
-            L2-normalised embeddings `(batch, projection_dim)`.
+            L2-normalized embeddings `(batch, projection_dim)`.
         """
         decibels, real_frames = self.log_mel(waveform, lengths)
         frames = decibels.shape[1]
         window, patch = self.encoder.config.target_length, self.encoder.config.patch_size
+        # A batch of short clips has one window of its own length, but of one patch at least; a longer one has whole windows.
         size = torch.sym_max(torch.sym_min(frames, window), patch)
         count = 1 + (torch.sym_max(frames - window, 0) + window - 1) // window
         decibels = nn.functional.pad(decibels, (0, 0, 0, count * size - frames)).unflatten(1, (count, size))
         starts = torch.arange(count) * window
-        real = (real_frames[:, None] - starts).clamp(0, window)
+        real = (real_frames[:, None] - starts).clamp(0, window)  # (batch, windows)
         mask = torch.arange(size) < real[..., None]
-        normalised = self.encoder.init_bn(decibels.flatten(0, 1).transpose(1, 2)) * mask.flatten(0, 1)[:, None]
-        tokens, token_mask = self.encoder._encode_window(normalised, real.flatten())
+        normalized = self.encoder.init_bn(decibels.flatten(0, 1).transpose(1, 2)) * mask.flatten(0, 1)[:, None]
+        # All windows are encoded, also those without sound, which then do not count.
+        tokens, token_mask = self.encoder._encode_window(normalized, real.flatten())
         used = (real >= patch) | (starts == 0)
-        weights = (token_mask & used.flatten()[:, None])[..., None].to(tokens.dtype)
-        total = (tokens * weights).sum(1).unflatten(0, (-1, count)).sum(1)
-        pooled = total / weights.sum(1).unflatten(0, (-1, count)).sum(1)
+        token_mask = token_mask & used.flatten()[:, None]
+        pooled = masked_mean(*(values.unflatten(0, (-1, count)).flatten(1, 2) for values in (tokens, token_mask)))
         return nn.functional.normalize(self.projection(pooled), dim=-1)
 
     def log_mel(self, waveform: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """dB `(batch, time, mel bands)` as `SupClapFeatureExtractor` gives clip by clip, and frames of each clip."""
+        """Computes spectrograms as `SupClapFeatureExtractor.compute` does, for a batch of clips of different lengths.
+
+        Args:
+            waveform: `(batch, samples)`.
+            lengths: Samples of each clip, `(batch,)`.
+
+        Returns:
+            dB `(batch, time, mel bands)`, zero behind the end of a clip, and the frames of each clip `(batch,)`.
+        """
+        # Each sample of each frame is looked up by its position, so that a clip can be reflected at its own end.
         margin = self.n_fft // 2
         frames = 1 + waveform.shape[1] // self.hop_length
         positions = torch.arange(frames)[:, None] * self.hop_length + torch.arange(self.n_fft) - margin
-        positions = positions.flatten().abs()[None]  # reflected at the start,
+        positions = positions.flatten().abs()[None]  # reflection at the start
         last = lengths.clamp(min=margin + 1)[:, None] - 1
-        positions = torch.where(positions > last, 2 * last - positions, positions)  # and at the end of each clip
+        positions = torch.where(
+            positions > last, 2 * last - positions, positions
+        )  # reflection at the end of each clip
+        # A clip that is too short to be reflected is longer by zeros, as in the feature extractor.
         inside = (positions >= 0) & (positions < lengths[:, None])
         samples = waveform.gather(1, positions.clamp(min=0).minimum(lengths[:, None] - 1)) * inside
-        # in float64: the float32 transform of onnxruntime has errors above the floor of top_db beside a pure tone
+        # The transform is computed in float64: beside a pure tone, the errors of onnxruntime's float32 transform would lie
+        # above the floor of top_db.
         framed = samples.unflatten(1, (frames, self.n_fft)).double() * self.window.double()
         spectrum = torch.view_as_real(torch.fft.rfft(framed))
         power = (spectrum[..., 0].square() + spectrum[..., 1].square()).float()
@@ -91,7 +117,7 @@ class AudioGraph(nn.Module):
 
 
 class TextGraph(nn.Module):
-    """Tokens to embeddings."""
+    """Turns tokens into embeddings."""
 
     def __init__(self, model: SupClapModel):
         super().__init__()
@@ -102,11 +128,20 @@ class TextGraph(nn.Module):
 
 
 class OnnxSupClap:
-    """Embeds clips and texts with an exported folder, by onnxruntime.
+    """Embeds clips and texts with exported graphs, by onnxruntime.
 
     Args:
         folder: What [`export_onnx`] wrote.
         providers: Execution providers of onnxruntime.
+
+    Example:
+
+    ```python
+    >>> from supclap.export.onnx import OnnxSupClap
+
+    >>> session = OnnxSupClap("exported")
+    >>> session.embed_audio(["clip.wav"]) @ session.embed_texts(["a cymbal crash", "a guitar"]).T  # cosines, (1, 2)
+    ```
     """
 
     def __init__(self, folder: str | Path, providers: tuple[str, ...] = ("CPUExecutionProvider",)):
@@ -114,7 +149,7 @@ class OnnxSupClap:
         from transformers import AutoTokenizer
 
         folder = Path(folder)
-        self.description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        self.description = read_json_object(folder / DESCRIPTION)
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         self.audio, self.text = (
             onnxruntime.InferenceSession(folder / name, providers=list(providers))
@@ -122,26 +157,22 @@ class OnnxSupClap:
         )
 
     def embed_audio(self, clips: Any, sampling_rate: int | None = None) -> np.ndarray:
-        """`(n, projection_dim)` of a clip, or a list of clips, in any form that [`load_waveform`] takes."""
+        """Embeds a clip, or a list of clips, in any form that [`load_waveform`] takes: unit vectors `(n, projection_dim)`.
+
+        Args:
+            clips: The clips.
+            sampling_rate: Rate in Hz of bare arrays.
+        """
         rate, shortest = self.description["sampling_rate"], self.description["hop_length"]
-        waveforms = [
-            load_waveform(clip, sampling_rate, rate, f"audio[{i}]", shortest).numpy()
-            for i, clip in enumerate(as_clips(clips))
-        ]
+        waveforms = [waveform.numpy() for waveform in load_waveforms(clips, sampling_rate, rate, shortest)]
         lengths = np.array([len(waveform) for waveform in waveforms])
         padded = np.stack([np.pad(waveform, (0, lengths.max() - len(waveform))) for waveform in waveforms])
         return self.audio.run(None, {"waveform": padded, "lengths": lengths})[0]
 
     def embed_texts(self, texts: str | list[str]) -> np.ndarray:
-        """`(n, projection_dim)` of a text or a list of texts, cut at what tokenizer and encoder take."""
-        limit = self.description["max_text_length"]
-        tokens = self.tokenizer(
-            check_texts(texts, "text"),
-            padding=True,
-            truncation=limit is not None,
-            max_length=limit,
-            padding_side="right",
-            return_tensors="np",
+        """Embeds a text, or a list of texts, cut where tokenizer or encoder cut them: unit vectors `(n, projection_dim)`."""
+        tokens = encode_text(
+            self.tokenizer, texts, max_length=self.description["max_text_length"], return_tensors="np"
         )
         inputs = {name: tokens[name].astype(np.int64) for name in ("input_ids", "attention_mask")}
         return self.text.run(None, inputs)[0]
@@ -158,23 +189,21 @@ def export_onnx(checkpoint: str | Path, out: str | Path, int8: bool = False) -> 
             everything else stay in float32.
 
     Returns:
-        The largest difference of `audio` and `text` embeddings from torch's.
+        The largest difference from torch of the `audio` and of the `text` embeddings.
 
     Raises:
         FileExistsError: `out` exists and is not an empty folder.
-        ValueError: The audio encoder or its feature extractor cannot be put into a graph, or an exported float32 graph
+        ExportError: The audio encoder or its feature extractor cannot be put into a graph, or an exported float32 graph
             differs by more than `TOLERANCE` from torch.
     """
-    out = Path(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise FileExistsError(f"{out} exists already; choose another folder or remove it.")
+    check_is_new(out)
     model = SupClapModel.from_pretrained(checkpoint, dtype=torch.float32).eval()
     processor = SupClapProcessor.from_pretrained(checkpoint)
     config, extractor = model.config, processor.feature_extractor
     if config.audio_config.model_type != "supclap_ced" or type(extractor) is not SupClapFeatureExtractor:
-        raise ValueError(f"Only CED audio encoders can be exported, not {config.audio_config.model_type!r}.")
+        raise ExportError(f"Only CED audio encoders can be exported, not {config.audio_config.model_type!r}.")
     if config.audio_config.window_hop != config.audio_config.target_length:
-        raise ValueError("Overlapping windows (window_hop < target_length) cannot be exported.")
+        raise ExportError("Overlapping windows (window_hop < target_length) cannot be exported.")
 
     with replacing(out) as part:
         part.mkdir()
@@ -197,22 +226,23 @@ def export_onnx(checkpoint: str | Path, out: str | Path, int8: bool = False) -> 
         description = {
             "sampling_rate": rate,
             "hop_length": extractor.hop_length,
-            "max_text_length": _text_limit(model, processor),
+            "max_text_length": config.text_limit(known_limit(processor.tokenizer.model_max_length)),
             "logit_scale": model.get_logit_scale().item(),
             "logit_bias": None if model.logit_bias is None else model.logit_bias.item(),
             "weights": "int8" if int8 else "float32",
         }
-        (part / DESCRIPTION).write_text(json.dumps(description, indent=1), encoding="utf-8")
+        write_json(part / DESCRIPTION, description)
         differences = _compare(model, processor, part)
         wrong = {name: value for name, value in differences.items() if not value <= TOLERANCE}
         if wrong and not int8:
-            raise ValueError(f"The exported graphs differ from torch: {wrong}; at most {TOLERANCE} is right.")
+            raise ExportError(f"The exported graphs differ from torch: {wrong}; at most {TOLERANCE} is right.")
     return differences
 
 
 def _export(
     graph: nn.Module, inputs: dict[str, torch.Tensor], shapes: dict[str, dict], output: str, path: Path, int8: bool
 ) -> None:
+    """Traces a module with example `inputs`, whose sizes in `shapes` may vary, and writes its graph."""
     program = torch.onnx.export(
         graph,
         kwargs=inputs,
@@ -228,7 +258,7 @@ def _export(
 
 
 def quantize(graph: "onnx.ModelProto") -> "onnx.ModelProto":
-    """The graph with the weights of its matrix products in 8 bits; the mel filters stay as they are."""
+    """Returns the graph with the weights of its matrix products in 8 bits, but for the mel filters."""
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
     mel = [node.name for node in graph.graph.node if any("mel_filters" in name for name in node.input)]
@@ -237,13 +267,9 @@ def quantize(graph: "onnx.ModelProto") -> "onnx.ModelProto":
     return quantizer.model.model
 
 
-LONGEST_CHECK = 2048
-"""Tokens; the attention to a longer text takes gigabytes."""
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No warnings in the log."""
+    """Keeps warnings out of the log."""
     before = logging.root.manager.disable
     logging.disable(max(before, logging.WARNING))
     try:
@@ -252,14 +278,11 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _text_limit(model: SupClapModel, processor: SupClapProcessor) -> int | None:
-    """Where a text is cut: at the limit of the tokenizer or the encoder, whichever is lower; `None` without one."""
-    limits = (processor.tokenizer.model_max_length, model.get_text_limit())
-    return min((limit for limit in limits if limit is not None and limit < UNKNOWN_LIMIT), default=None)
-
-
 def _compare(model: SupClapModel, processor: SupClapProcessor, folder: Path) -> dict[str, float]:
-    """Largest difference between onnxruntime and torch on noise of three lengths, and texts of two and past the limit."""
+    """Returns the largest differences between onnxruntime and torch.
+
+    The clips are noise of three lengths, and the texts a short one, a longer one, and one beyond the limit.
+    """
     session = OnnxSupClap(folder)
     rate = processor.feature_extractor.sampling_rate
     generator = torch.Generator().manual_seed(1)
@@ -269,8 +292,9 @@ def _compare(model: SupClapModel, processor: SupClapProcessor, folder: Path) -> 
     batches = [texts]
     limit = session.description["max_text_length"]
     if limit and limit <= LONGEST_CHECK:
-        batches.append(["rain " * (limit + 1)])  # alone, since the memory of a batch grows with its longest text
-    with _quiet():  # the cut is meant
+        # Alone in a batch, because the memory that a batch takes grows with its longest text.
+        batches.append(["rain " * (limit + 1)])
+    with _quiet():  # the warning that this text is cut is expected
         text = [
             np.abs(session.embed_texts(batch) - model.get_text_features(**processor(text=batch)).pooler_output.numpy())
             for batch in batches

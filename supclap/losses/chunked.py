@@ -1,146 +1,77 @@
-"""The losses of `contrastive` with memory linear in the batch: no (B, N) matrix, nor any of its gradients, ever exists.
-
-Rows are taken in chunks. A chunk of rows has all its columns, so its loss and the gradient of its logits are known at
-once; both factors of the product get their gradients while the chunk is at hand. Nothing is computed again in backward.
-"""
+"""A loss over many rows, a few rows at a time: memory is linear in the batch, as no (B, N) matrix ever exists."""
 
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
-
-from supclap.losses.contrastive import as_mask
-from supclap.losses.precision import as_scalar, full_precision, without_autocast
+from torch.func import functional_call
 
 
-Masks = Callable[[slice], tuple[Tensor, Tensor | None]]
-Score = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
-"""Of logits (..., n, N), with `positives` and `exclude` (n, N): the loss summed over rows, and in place of the logits its
-gradient with respect to them."""
+Terms = tuple[Tensor, Tensor, Tensor]
+"""Of some rows: the mean loss, a scalar; other means; and values of each row, in the last dimension."""
 
 
-CHUNK_ELEMENTS = 2**20
-"""Logits at a time that a CPU keeps in its cache: 4 MB in float32."""
-LEAST_ROWS = 128
-"""With fewer rows at a time, a product waits for its columns."""
+def mean_over_chunks(
+    function: Callable[..., Terms], rows: int, size: int, module: nn.Module | None, *inputs: Tensor | None
+) -> Terms:
+    """Take the mean of what `function` says about `size` rows at a time, with the matrices of one chunk in memory.
 
-
-def fitting_rows(rows: int, columns: int, device: torch.device) -> int:
-    """How many of `rows` to take at a time: on a CPU no more than suit its cache, unless those are nearly all."""
-    if device.type != "cpu" or rows * columns <= 4 * CHUNK_ELEMENTS:
-        return rows
-    return min(rows, max(LEAST_ROWS, CHUNK_ELEMENTS // columns))
-
-
-def chunked_info_nce(
-    queries: Tensor, keys: Tensor, logit_scale: Tensor | float, masks: Masks, chunk_size: int
-) -> Tensor:
-    """`info_nce(similarity_logits(queries, keys, logit_scale), positives, exclude)`.
+    Activation checkpointing would compute each chunk twice, the second time in backward. Here autograd computes the
+    gradients of a chunk while its matrices are at hand, in the forward pass; backward only scales them. The price is that
+    the result cannot be differentiated a second time, which ends in an error.
 
     Args:
-        queries: (B, D).
-        keys: (N, D).
-        logit_scale: 1/tau.
-        masks: For a slice of the rows, their `positives` and `exclude` as in `info_nce`.
-        chunk_size: Rows at a time, at most.
+        function: Called as `function(slice, module, *inputs)`. It must not use other tensors that need a gradient.
+        rows: Number of rows.
+        size: Rows of a chunk.
+        module: What `function` calls, or None; its parameters receive gradients too.
+        inputs: Tensors, which receive gradients where they need them, or None.
 
     Returns:
-        Scalar, differentiable once in queries, keys and scale.
+        The loss, differentiable once; the other means and the values of all rows are detached.
     """
-    return _apply(score_info_nce, queries, keys, logit_scale, None, masks, chunk_size)
+    parameters = {} if module is None else dict(module.named_parameters())
+
+    def of_chunk(chunk: slice, *leaves: Tensor | None) -> Terms:
+        values, weights = leaves[: len(inputs)], dict(zip(parameters, leaves[len(inputs) :], strict=True))
+        # With the parameters themselves, the gradients would go to their `.grad` already in the forward pass.
+        loss, means, per_row = function(chunk, lambda *args: functional_call(module, weights, args), *values)
+        share = per_row.shape[-1] / rows
+        return share * loss, share * means.detach(), per_row.detach()
+
+    starts = range(0, rows, size)
+    chunks = [slice(start, start + size) for start in starts]
+    return _SumOfChunks.apply(of_chunk, chunks, torch.is_grad_enabled(), *inputs, *parameters.values())
 
 
-def chunked_siglip(
-    queries: Tensor,
-    keys: Tensor,
-    logit_scale: Tensor | float,
-    masks: Masks,
-    chunk_size: int,
-    logit_bias: Tensor | float | None = None,
-) -> Tensor:
-    """`siglip(similarity_logits(queries, keys, logit_scale), positives, logit_bias)`; arguments as above."""
-    return _apply(score_siglip, queries, keys, logit_scale, logit_bias, masks, chunk_size)
-
-
-def score_info_nce(logits: Tensor, positives: Tensor, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
-    """`Score` of InfoNCE; positives may also be (n,) int64, the column of the only one."""
-    if exclude is not None:
-        logits.masked_fill_(exclude, -torch.inf)
-    if positives.ndim == 1:
-        own = positives[:, None].expand(*logits.shape[:-1], 1)
-        # -log p of the positive, by way of the largest p, which never underflows: no matrix beside that of the logits
-        behind = logits.amax(-1, keepdim=True).sub_(logits.gather(-1, own))
-        gradient = torch.softmax(logits, -1, out=logits if logits.device.type == "cpu" else None)
-        loss = behind.sub_(gradient.amax(-1, keepdim=True).log_()).sum()
-        return loss, gradient.scatter_add_(-1, own, gradient.new_full((), -1).expand_as(own))
-    log_probability = logits.log_softmax(-1)
-    count = positives.sum(-1, keepdim=True)
-    loss = -(log_probability.masked_fill(~positives, 0).sum(-1, keepdim=True) / count).sum()
-    return loss, torch.exp(log_probability, out=logits).sub_(positives.to(logits.dtype) / count)
-
-
-def score_siglip(logits: Tensor, positives: Tensor, _: None) -> tuple[Tensor, Tensor]:
-    """`Score` of the sigmoid loss."""
-    positives = as_mask(positives, logits)
-    wrong = torch.where(positives, -logits, logits)
-    gradient = torch.sigmoid(wrong, out=logits)
-    return F.softplus(wrong, threshold=60).sum(), torch.where(positives, -gradient, gradient, out=gradient)
-
-
-def _apply(score, queries, keys, logit_scale, logit_bias, masks, chunk_size) -> Tensor:
-    queries, keys = full_precision(queries), full_precision(keys)
-    scale = as_scalar(logit_scale, queries, "logit_scale")
-    bias = None if logit_bias is None else as_scalar(logit_bias, queries, "logit_bias")
-    with without_autocast(queries):
-        return _Contrast.apply(queries, keys, scale, bias, score, masks, chunk_size)
-
-
-class _Contrast(torch.autograd.Function):
-    """Mean loss of the rows; the gradients are made in forward, and only scaled in backward."""
+class _SumOfChunks(torch.autograd.Function):
+    """The sum of a function's first two results over chunks, and its third results one after the other."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, queries, keys, scale, bias, score, masks, chunk_size) -> Tensor:
-        loss, on_scale, on_bias = (queries.new_zeros(()) for _ in range(3))
-        wanted = any(ctx.needs_input_grad)
-        on_queries, on_keys = (torch.empty_like(queries), torch.zeros_like(keys)) if wanted else (None, None)
-        chunk_size = fitting_rows(min(chunk_size, len(queries)), len(keys), keys.device)
-        for start in range(0, len(queries), chunk_size):
-            rows = slice(start, start + chunk_size)
-            scaled = scale * queries[rows]
-            logits = scaled @ keys.T
-            if bias is not None:
-                logits += bias
-            chunk_loss, gradient = score(logits, *masks(rows))
-            loss += chunk_loss
-            if wanted:
-                torch.mm(gradient, keys, out=on_queries[rows])
-                on_keys.addmm_(gradient.T, scaled)
-                on_scale += (queries[rows] * on_queries[rows]).sum()
-                on_bias += gradient.sum() if bias is not None else 0
-        if wanted:
-            rows = len(queries)
-            ctx.save_for_backward(
-                on_queries.mul_(scale / rows),
-                on_keys.div_(rows),
-                on_scale / rows,
-                None if bias is None else on_bias / rows,
+    def forward(ctx: FunctionCtx, function, chunks: list[slice], learning: bool, *inputs: Tensor | None) -> Terms:
+        needed = [learning and needs for needs in ctx.needs_input_grad[3:]]
+        leaves = [
+            None if value is None else value.detach().requires_grad_(needs)
+            for value, needs in zip(inputs, needed, strict=True)
+        ]
+        results = []
+        for chunk in chunks:
+            with torch.set_grad_enabled(any(needed)):
+                loss, *others = function(chunk, *leaves)
+            if loss.requires_grad:
+                loss.backward()  # adds to the gradients of the leaves, and frees the matrices of the chunk
+            results.append((loss.detach(), *others))
+        ctx.save_for_backward(*(None if leaf is None else leaf.grad for leaf in leaves))
+        losses, means, per_row = zip(*results, strict=True)
+        outputs = sum(losses), sum(means), torch.cat(per_row, dim=-1)
+        ctx.mark_non_differentiable(*outputs[1:])
+        return outputs
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, gradient: Tensor, *_) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph: the gradients made in forward would pass for constants
+            raise RuntimeError(
+                "A loss in chunks has no second derivative: leave out loss_chunk_size, which takes all rows at once."
             )
-        return loss / len(queries)
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return *ready_gradients(ctx, gradient), None, None, None
-
-
-def ready_gradients(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    """The saved gradients of a loss, times what arrives for it."""
-    if torch.is_grad_enabled():  # create_graph: what was made in forward would pass for a constant
-        raise RuntimeError(
-            "This loss makes its gradients in its forward pass and has no second derivative. For one, sum info_nce or siglip "
-            "of similarity_logits and of support_vectors (supclap.losses), which are plain operations."
-        )
-    if gradient.device.type == "cpu" and gradient == 1:  # another device would be waited for
-        return ctx.saved_tensors
-    return tuple(None if part is None else gradient * part for part in ctx.saved_tensors)
+        return None, None, None, *(None if part is None else gradient * part for part in ctx.saved_tensors)

@@ -4,11 +4,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from supclap.errors import SettingsError
 from supclap.losses.precision import as_scalar, full_precision, without_autocast
 
 
 def similarity_logits(queries: Tensor, keys: Tensor, logit_scale: Tensor | float) -> Tensor:
-    """Dot products of queries (B, D) and keys (N, D) times `logit_scale` = 1/tau, as (B, N) in full precision."""
+    """Dot products of queries (B, D) and keys (N, D) times `logit_scale` = 1/tau, as (B, N) in full precision.
+
+    Example:
+        >>> similarity_logits(torch.eye(2), torch.eye(2), logit_scale=10.0)
+        tensor([[10.,  0.],
+                [ 0., 10.]])
+    """
     queries, keys = full_precision(queries), full_precision(keys)
     # The scale goes on the (B, D) side, so that autograd does not keep an unscaled (B, N) product for it.
     with without_autocast(queries):
@@ -27,15 +34,18 @@ def info_nce(logits: Tensor, positives: Tensor | None = None, exclude: Tensor | 
 
     Returns:
         Scalar, the mean over rows.
+
+    Example:
+        >>> info_nce(torch.zeros(4, 4))  # four candidates that look alike: log 4
+        tensor(1.3863)
     """
     positives = _diagonal(logits) if positives is None else positives
     if exclude is not None:
         logits = logits.masked_fill(exclude, -torch.inf)
     logits = full_precision(logits)
-    # A transposed matrix is normalised in its own layout: torch would copy it.
-    log_probability = logits.log_softmax(-1) if logits.is_contiguous() else logits.T.log_softmax(0).T
     if positives.ndim == 1:
-        return -log_probability.gather(1, positives[:, None]).mean()
+        return F.cross_entropy(logits, positives)
+    log_probability = logits.log_softmax(-1)
     return -(log_probability.masked_fill(~positives, 0).sum(-1) / positives.sum(-1)).mean()
 
 
@@ -50,22 +60,21 @@ def siglip(logits: Tensor, positives: Tensor | None = None, logit_bias: Tensor |
 
     Returns:
         Scalar, summed over columns and averaged over rows.
+
+    Example:
+        >>> siglip(torch.zeros(4, 4))  # four even decisions in each row: 4 log 2
+        tensor(2.7726)
     """
     positives = _diagonal(logits) if positives is None else positives
     logits = full_precision(logits)
     if logit_bias is not None:
         logits = logits + as_scalar(logit_bias, logits, "logit_bias")
-    return -F.logsigmoid(torch.where(as_mask(positives, logits), logits, -logits)).sum(-1).mean()
-
-
-def as_mask(positives: Tensor, logits: Tensor) -> Tensor:
-    """Positives as (B, N) bool, from that or from the column of the only one (B,)."""
-    if positives.ndim == 2:
-        return positives
-    return positives[:, None] == torch.arange(logits.shape[-1], device=logits.device)
+    if positives.ndim == 1:
+        positives = positives[:, None] == torch.arange(logits.shape[1], device=logits.device)
+    return -F.logsigmoid(torch.where(positives, logits, -logits)).sum(-1).mean()
 
 
 def _diagonal(logits: Tensor) -> Tensor:
     if logits.shape[0] != logits.shape[1]:
-        raise ValueError(f"logits of shape {tuple(logits.shape)} have no diagonal: pass `positives` of that shape.")
+        raise SettingsError(f"logits of shape {tuple(logits.shape)} have no diagonal: pass `positives` of that shape.")
     return torch.arange(len(logits), device=logits.device)

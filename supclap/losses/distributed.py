@@ -16,8 +16,8 @@ class Columns:
         audio: (N, D) audio embeddings of all ranks, in rank order.
         text: (N, D) text embeddings of all ranks.
         own: (B,) int64, the column of each row's own positive.
-        row_ids: (B,) clip of each row, and
-        column_ids: (N,) of each column; None when every row is a clip of its own.
+        row_ids: (B,) clip of each row; None when every row is a clip of its own.
+        column_ids: (N,) clip of each column; None when `row_ids` is.
         sizes: Number of rows of each rank; None when the rows are the whole batch.
         weight: Factor for a mean over the rows of this rank. The average of the weighted means over ranks, which is what
             DDP takes, is the mean over all rows. It is 1 unless ranks differ in size.
@@ -44,7 +44,7 @@ class _GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, sizes: list[int]) -> Tensor:
         ctx.sizes = sizes
-        # Collectives want equal shapes: fill up to the largest rank, cut after.
+        # The collective needs equal shapes, so that each rank fills its rows up to the largest one; the rest is cut off.
         padded = x.new_zeros((max(sizes), *x.shape[1:]))
         padded[: len(x)] = x
         parts = [torch.empty_like(padded) for _ in sizes]
@@ -60,7 +60,7 @@ class _GatherRows(torch.autograd.Function):
 
 
 def gather_rows(x: Tensor, sizes: list[int] | None) -> Tensor:
-    """Concatenate the rows of all ranks with gradient; `sizes` as in `Columns`, None returns `x`."""
+    """Concatenate the rows of all ranks with gradient; return `x` itself where `sizes`, those of `Columns`, is None."""
     return x if sizes is None else _GatherRows.apply(x, sizes)
 
 

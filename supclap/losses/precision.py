@@ -14,7 +14,7 @@ def full_precision(x: Tensor) -> Tensor:
 def without_autocast(x: Tensor) -> AbstractContextManager:
     """Context in which matrix products on the device of `x` keep the precision of their input."""
     if not torch.is_autocast_enabled(x.device.type):
-        return nullcontext()  # entering the other one takes as long as a small product
+        return nullcontext()  # entering autocast costs as much as a small matrix product
     return torch.autocast(device_type=x.device.type, enabled=False)
 
 

@@ -1,7 +1,6 @@
-"""Radius of the support vectors: one learnable number, or an MLP on the similarities of each anchor."""
+"""The radius R of the support vectors: one learnable number, or an MLP that reads the similarities of each anchor."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -12,39 +11,31 @@ from supclap.errors import SettingsError
 from supclap.losses.precision import full_precision, without_autocast
 
 
-ParameterGradients = Callable[[Tensor], list[Tensor]]
-"""From the gradient of radii (B,) to those of the parameters of their module, in the order of its `parameters()`."""
-
-
-def positive_first(
-    logits: Tensor, own: Tensor | None, positives: Tensor | None = None
-) -> tuple[Tensor, Tensor | None]:
-    """Order each row of similarities as the predictors read it: own positive, then the others in batch order.
+def positive_first(logits: Tensor, own: Tensor, positives: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    """Order each row of similarities as the predictors read it: the own positive, then the others in batch order.
 
     Args:
         logits: (..., B, N) scaled similarities, without bias.
-        own: (B,) int64, the column of each row's own positive; None for the diagonal.
+        own: (B,) int64, the column of each row's own positive.
         positives: (B, N) bool, the columns of the same clip, own positive included; the own one alone when omitted.
 
     Returns:
         (..., B, N) similarities without gradient, and (B, N) bool: True for the own positive and the negatives, False for
-        columns of the same clip, which are neither; None in place of the latter when `positives` is omitted.
+        other columns of the same clip, which are neither; None in place of the latter when `positives` is omitted.
+
+    Example:
+        >>> positive_first(torch.tensor([[5.0, 1.0, 2.0], [3.0, 6.0, 4.0], [0.0, 1.0, 7.0]]), torch.arange(3))[0]
+        tensor([[5., 1., 2.],
+                [6., 3., 4.],
+                [7., 0., 1.]])
     """
-    n = logits.shape[-1]
-    if own is not None:
-        own = own[:, None]
-        behind = torch.arange(n - 1, device=logits.device) >= own
+    own = own[:, None]
+    behind = torch.arange(logits.shape[-1] - 1, device=logits.device) >= own
 
     def reorder(rows: Tensor) -> Tensor:
         ordered = torch.empty_like(rows, memory_format=torch.contiguous_format)
-        if own is None:
-            ordered[..., 0] = rows.diagonal(dim1=-2, dim2=-1)
-            # behind each element of the diagonal come the n that lie before the next one
-            others = rows.flatten(-2)[..., 1:].unflatten(-1, (n - 1, n + 1))[..., :-1]
-            ordered[..., 1:] = others.flatten(-2).unflatten(-1, (n, n - 1))
-        else:
-            ordered[..., :1] = rows.gather(-1, own.expand(*rows.shape[:-1], 1))
-            torch.where(behind, rows[..., 1:], rows[..., :-1], out=ordered[..., 1:])
+        ordered[..., :1] = rows.gather(-1, own.expand(*rows.shape[:-1], 1))
+        torch.where(behind, rows[..., 1:], rows[..., :-1], out=ordered[..., 1:])
         return ordered
 
     if positives is None:
@@ -55,38 +46,23 @@ def positive_first(
 
 
 class StaticRadius(nn.Module):
-    """One radius for all pairs: a parameter of shape (1,), as FSDP refuses 0-d ones.
+    """One learnable radius for all pairs and both directions: a parameter of shape (1,), as FSDP refuses 0-d ones.
 
     Args:
         radius_init: Radius at the start.
-        radius_range: Smallest and largest value. The parameter itself is kept in the range: a clamp behind it would
-            have no gradient outside, and the radius could not come back.
 
-    Raises:
-        ValueError: The range is empty, or the radius starts outside of it.
+    Example:
+        >>> StaticRadius(0.25)(torch.zeros(3, 512)).tolist()
+        [0.25, 0.25, 0.25]
     """
 
-    def __init__(self, radius_init: float = 0.1, radius_range: tuple[float, float] | None = None):
+    def __init__(self, radius_init: float = 0.1):
         super().__init__()
-        if radius_range is not None and not radius_range[0] <= radius_init <= radius_range[1]:
-            raise ValueError(f"radius_init {radius_init} must lie in radius_range {tuple(radius_range)}.")
         self.value = nn.Parameter(torch.tensor([float(radius_init)]))
-        self.range = radius_range
 
-    @torch.no_grad()
-    def limit(self) -> None:
-        """Keep the parameter in its range."""
-        if self.range is not None:
-            self.value.clamp_(*self.range)
-
-    def forward(self, anchor: Tensor) -> Tensor:
-        """Return the radius as (B,), one for each row of `anchor` (B, D)."""
-        self.limit()
-        return self.value.to(full_precision(anchor).dtype).expand(len(anchor))
-
-    def with_gradients(self, anchor: Tensor, valid: Tensor | None = None) -> tuple[Tensor, ParameterGradients]:
-        """See `PredictedRadius.with_gradients`."""
-        return self(anchor).detach(), lambda on_radius: [on_radius.sum(0, keepdim=True).to(self.value.dtype)]
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return the radius as (B,), once for each of the B rows of any tensor."""
+        return self.value.to(full_precision(rows).dtype).expand(len(rows))
 
 
 class PredictedRadius(nn.Module, ABC):
@@ -117,28 +93,9 @@ class PredictedRadius(nn.Module, ABC):
         with without_autocast(features):
             return self.mlp(features.to(self.mlp[0].weight.dtype)).squeeze(-1).to(similarities.dtype)
 
-    @torch.no_grad()
-    def with_gradients(self, similarities: Tensor, valid: Tensor | None = None) -> tuple[Tensor, ParameterGradients]:
-        """`forward` without a graph, and its backward, written out to spare what autograd adds to each operation."""
-        first, second, last = self.mlp[0], self.mlp[2], self.mlp[4]
-        with without_autocast(similarities):
-            features = self.features(similarities, valid).to(first.weight.dtype)
-            hidden = F.linear(features, first.weight, first.bias).relu_()
-            deeper = F.linear(hidden, second.weight, second.bias).relu_()
-            radius = F.linear(deeper, last.weight, last.bias).squeeze(-1)
-
-        def of_parameters(on_radius: Tensor) -> list[Tensor]:
-            on_radius = on_radius.to(radius.dtype)[:, None]
-            on_deeper = (on_radius * last.weight).mul_(deeper.sign())  # 0 or 1: torch is slow with a bool
-            on_hidden = torch.mm(on_deeper, second.weight).mul_(hidden.sign())
-            layers = ((on_hidden, features), (on_deeper, hidden), (on_radius, deeper))
-            return [part for on_output, inputs in layers for part in (on_output.T @ inputs, on_output.sum(0))]
-
-        return radius.to(similarities.dtype), of_parameters
-
 
 class SimilarityRadius(PredictedRadius):
-    """The paper's predictor: reads all N similarities of an anchor, so every contrasted batch must have N pairs.
+    """The paper's predictor: it reads all N similarities of an anchor, so every contrasted batch must have N pairs.
 
     Columns of the same clip are read as the smallest similarity of the row.
 
@@ -146,9 +103,14 @@ class SimilarityRadius(PredictedRadius):
         batch_size: N, the number of pairs contrasted (local batch x ranks when gathering).
         radius_init: Output at the start.
         hidden_size: Width of both hidden layers.
-        sort_negatives: Read the negatives hardest first, so that their order in the batch does not matter.
-        on_batch_mismatch: For a batch of n != N pairs, "error" raises ValueError; "pad" appends the smallest similarity
+        on_batch_mismatch: For a batch of n != N pairs, "error" raises SettingsError; "pad" appends the smallest similarity
             of the row while n < N, and reads the positive and the N - 1 hardest negatives when n > N.
+
+    Example:
+        >>> predictor = SimilarityRadius(batch_size=3, radius_init=0.25)
+        >>> similarities, valid = positive_first(torch.randn(3, 3), own=torch.arange(3))
+        >>> predictor(similarities, valid).tolist()
+        [0.25, 0.25, 0.25]
     """
 
     def __init__(
@@ -156,12 +118,10 @@ class SimilarityRadius(PredictedRadius):
         batch_size: int,
         radius_init: float = 0.1,
         hidden_size: int = 128,
-        sort_negatives: bool = False,
         on_batch_mismatch: Literal["error", "pad"] = "error",
     ):
         super().__init__(batch_size, radius_init, hidden_size)
         self.batch_size = batch_size
-        self.sort_negatives = sort_negatives
         self.on_batch_mismatch = on_batch_mismatch
 
     def features(self, similarities: Tensor, valid: Tensor | None = None) -> Tensor:
@@ -173,7 +133,7 @@ class SimilarityRadius(PredictedRadius):
                 f"but this batch has {n}. For a smaller last batch use drop_last=True; for another batch size build it "
                 f"with batch_size={n}; or choose on_batch_mismatch='pad' or radius_predictor='summary'."
             )
-        if n == self.batch_size and valid is None and not self.sort_negatives:
+        if n == self.batch_size and valid is None:
             return similarities
         if valid is None:
             smallest = similarities.amin(1, keepdim=True)
@@ -184,8 +144,6 @@ class SimilarityRadius(PredictedRadius):
         if n > self.batch_size:
             hardest = negatives.topk(self.batch_size - 1).indices
             negatives = negatives.gather(1, hardest.sort().values)
-        if self.sort_negatives:
-            negatives = negatives.sort(descending=True).values
         negatives = negatives.maximum(smallest)
         padding = smallest.expand(-1, max(self.batch_size - n, 0))
         return torch.cat([positive, negatives, padding], dim=1)
@@ -197,6 +155,16 @@ class SummaryRadius(PredictedRadius):
     It reads the positive; the `top_k` largest negatives, filled up with the smallest; the mean, standard deviation
     (population), minimum and logsumexp of the negatives. An anchor without negatives (a batch of one pair) is described
     by its positive, read as its only negative.
+
+    Args:
+        top_k: Number of the largest negatives that are read one by one.
+        radius_init: Output at the start.
+        hidden_size: Width of both hidden layers.
+
+    Example:
+        >>> predictor = SummaryRadius(radius_init=0.25)
+        >>> [predictor(*positive_first(torch.randn(n, n), own=torch.arange(n))).shape[0] for n in (2, 9, 40)]
+        [2, 9, 40]
     """
 
     def __init__(self, top_k: int = 8, radius_init: float = 0.1, hidden_size: int = 128):

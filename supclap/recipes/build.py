@@ -25,7 +25,7 @@ from supclap.data.streaming import RowStream, StreamedClips
 from supclap.errors import RecipeError, did_you_mean
 from supclap.recipes.arguments import RANDOM, ModelArguments
 from supclap.training.arguments import SupClapTrainingArguments
-from supclap.training.layer_rates import encoder_layers
+from supclap.training.towers import encoder_layers
 
 
 T = TypeVar("T")

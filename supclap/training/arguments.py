@@ -11,8 +11,9 @@ from transformers import TrainingArguments
 from transformers.hf_argparser import HfArg
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
-from supclap.data.field_types import Seed, Share, ShareBelowOne, checked
+from supclap.data.field_types import Seed, Share, ShareBelowOne, checked, fields_of
 from supclap.errors import SettingsError
+from supclap.losses import PaperReadings
 
 
 Tracker = Literal[("none", "all", *sorted(INTEGRATION_TO_CALLBACK))]
@@ -60,8 +61,10 @@ class SupClapTrainingArguments(RangedTrainingArguments):
         default="dynamic", help="Radius of the support vectors; none or null turns them off."
     )
     svr_direction: Literal["bi", "uni"] = HfArg(default="bi", help="bi contrasts both ways, uni text to audio only.")
-    svr_weight: NonNegativeFloat = HfArg(default=1.0, help="Weight alpha of L_svr.")
-    constraint_weight: NonNegativeFloat = HfArg(default=0.01, help="Weight beta of L_cons (dynamic radius only).")
+    svr_weight: NonNegativeFloat = HfArg(default=1.0, help="Weight of L_svr, the paper's alpha.")
+    constraint_weight: NonNegativeFloat = HfArg(
+        default=0.01, help="Weight of L_cons (dynamic radius only), the paper's beta."
+    )
     radius_init: NonNegativeFloat = HfArg(default=0.1, help="Initial radius, in units of the unit-length embeddings.")
     radius_predictor: Literal["similarities", "summary"] = HfArg(
         default="similarities",
@@ -70,23 +73,11 @@ class SupClapTrainingArguments(RangedTrainingArguments):
     clamp_radius: bool = HfArg(
         default=False, help="Use min(R, distance of the pair), so that the push is never reversed."
     )
-    share_radius: bool = HfArg(default=True, help="Both directions share a radius (predictor) with svr_direction bi.")
-    sort_negatives: bool = HfArg(
-        default=False, help="radius_predictor similarities reads the negatives hardest first."
-    )
-    bi_mode: Literal["symmetric", "text_support"] = HfArg(
-        default="symmetric",
-        help="svr_direction bi: symmetric moves audios too, text_support contrasts audios with moved texts.",
-    )
-    normalize_support: bool = HfArg(
-        default=False, help="Support vectors of unit length: their similarities are cosines."
-    )
-    detach_positive: bool = HfArg(default=False, help="Send no gradient to the positive through the support vector.")
-    radius_range: tuple[NonNegativeFloat, NonNegativeFloat] | None = HfArg(
-        default=None, help="Smallest and largest static radius; no limits when null."
-    )
     on_batch_mismatch: Literal["error", "pad"] = HfArg(
         default="error", help="What radius_predictor similarities does with another number of pairs: error or pad."
+    )
+    readings: fields_of(PaperReadings) | None = HfArg(
+        default=None, help="Fields of supclap.losses.PaperReadings: what to read into the paper where it is open."
     )
     svr_warmup: Share = HfArg(
         default=0.0, help="Share of the steps in which the weight of L_svr rises linearly from 0."
@@ -102,13 +93,6 @@ class SupClapTrainingArguments(RangedTrainingArguments):
     )
     grad_cache_chunk_size: PositiveInt | None = HfArg(
         default=None, help="Embed so many pairs at a time, so that a batch of thousands fits; all when null."
-    )
-    detach_direction: bool = HfArg(default=False, help="Control: hold the direction of the support vectors constant.")
-    pull_weight: NonNegativeFloat = HfArg(
-        default=1.0, help="Control (svr null): factor on the pull of L_orig's positives."
-    )
-    perpendicular_push: NonNegativeFloat = HfArg(
-        default=1.0, help="Control (svr null): factor on the part of L_orig's push across a - t."
     )
     drift: bool = HfArg(default=False, help="Measure the drift: to the trackers and to drift.jsonl.")
     drift_steps: PositiveInt = HfArg(default=100, help="Measure it every so many steps.")

@@ -4,56 +4,64 @@ import json
 import shutil
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint, rotate_checkpoints
 
 from supclap.data.manifest import save_manifest
-from supclap.errors import CheckpointError
+from supclap.errors import CheckpointError, SettingsError
 from supclap.files import flush, flush_entry
 from supclap.training.ema import WeightAverage
 
 
+if TYPE_CHECKING:
+    from huggingface_hub import CommitInfo
+
 STAGING = "_incomplete"
-# what torch's zip writer, which raises RuntimeErrors of several kinds where a disk is full, has in their messages
+# Words in the messages of torch's zip writer, which raises a RuntimeError of one kind or another when the disk is full.
 _ZIP_WRITER = ("PytorchStreamWriter", "inline_container", "iostream")
 
 
 class CheckpointingTrainer(Trainer):
-    """A `Trainer` whose checkpoints and model appear whole, with the manifest of the data and the weights of the
-    average.
+    """A `Trainer` whose checkpoints and model appear whole, with the manifest of the data, and that uploads once.
+
+    With an average of the weights, that is what it saves and evaluates.
     """
 
     manifest: dict | None = None
-    _ema: WeightAverage | None = None
     _staging = False
 
-    def _averaged(self):
-        """The model with the weights to evaluate and save."""
-        return nullcontext() if self._ema is None else self._ema.applied()
+    @property
+    def _ema(self) -> WeightAverage | None:
+        return next((one for one in self.callback_handler.callbacks if isinstance(one, WeightAverage)), None)
 
-    def _save(self, output_dir: str | None = None, state_dict=None) -> None:
-        super()._save(output_dir, state_dict)
-        if self.manifest is not None:
-            save_manifest(self.manifest, output_dir or self.args.output_dir)
+    def _averaged(self) -> AbstractContextManager[None]:
+        """A context in which the model has the weights to evaluate and save."""
+        return nullcontext() if self._ema is None else self._ema.applied()
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Saves the model as the parent does; into the folder of the run whole or not at all.
+
+        Unlike the parent, it never uploads: there are no results and no card yet.
 
         Raises:
             CheckpointError: The disk is full or the folder cannot be written. What was there is as it was.
         """
         if output_dir is not None:
-            super().save_model(output_dir, _internal_call)
+            super().save_model(output_dir, _internal_call=True)
+            if self.manifest is not None and self.args.should_save:
+                save_manifest(self.manifest, output_dir)
             return
         run_dir = Path(self.args.output_dir)
         staged = run_dir / STAGING / "model"
         with self._whole(run_dir, "the model"):
-            super().save_model(str(staged), _internal_call)
+            self.save_model(str(staged))
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 flush(staged)
@@ -61,13 +69,13 @@ class CheckpointingTrainer(Trainer):
                     path.replace(run_dir / path.name)
                 flush_entry(run_dir)
 
-    def _get_output_dir(self, trial) -> str:
+    def _get_output_dir(self, trial: Any) -> str:
         folder = super()._get_output_dir(trial)
         return str(Path(folder) / STAGING) if self._staging else folder
 
     @contextmanager
     def _whole(self, run_dir: Path, name: str) -> Iterator[None]:
-        """Removes what lies beside its place after the write, also one that failed, which it reports."""
+        """Removes the staging folder after a write, and reports a write that has failed."""
         try:
             yield
         except (OSError, RuntimeError, SafetensorError) as error:
@@ -80,8 +88,8 @@ class CheckpointingTrainer(Trainer):
             if self.args.should_save:
                 shutil.rmtree(run_dir / STAGING, ignore_errors=True)
 
-    def _save_checkpoint(self, model, trial) -> None:
-        """Writes a checkpoint beside its place and moves it there when it is whole, so that a kill leaves no half.
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        """Writes a checkpoint into a staging folder and moves it to its place when it is whole, so that a kill leaves no half.
 
         Raises:
             CheckpointError: The disk is full or the folder cannot be written. Earlier checkpoints are as they were.
@@ -119,10 +127,18 @@ class CheckpointingTrainer(Trainer):
             )
         self.accelerator.wait_for_everyone()  # the best checkpoint, perhaps this one, may be opened next
 
-    def _load_from_checkpoint(self, resume_from_checkpoint, model=None) -> None:
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: torch.nn.Module | None = None) -> None:
         self.accelerator.unwrap_model(model or self.model).load_checkpoint(resume_from_checkpoint)
         if self._ema is not None:
             self._ema.resume(resume_from_checkpoint)
+
+    def load_trained(self, last_checkpoint: str) -> None:
+        """Loads what training left that ended with this checkpoint: the best model where it is chosen, or the average."""
+        self._load_from_checkpoint(last_checkpoint)
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
+            self._load_best_model()
+        if self._ema is not None:
+            self._ema.finish()
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Loads both, with the learning rates and weight decay of the arguments, which may have changed since.
@@ -152,9 +168,49 @@ class CheckpointingTrainer(Trainer):
         if self._ema is not None:
             self._ema.average = None  # what was loaded is an average
 
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        **kwargs: Any,
+    ) -> "CommitInfo | None":
+        """Uploads what is saved in `output_dir` (model, processor, code, card) as one commit.
+
+        Args:
+            commit_message: Message of the commit.
+            blocking: Must be true; kept for the parent's interface.
+            token: Token with write permission; `hub_token` when omitted.
+            revision: Branch; `hub_revision` when omitted.
+            kwargs: `private`, `create_pr` and `license` of [`~supclap.publishing.hub.push_checkpoint`].
+
+        Returns:
+            The commit; `None` on processes other than the first.
+        """
+        from supclap.publishing.hub import push_checkpoint
+
+        if not blocking:
+            raise SettingsError(
+                "push_to_hub uploads at the end of training only, in the foreground; leave out blocking."
+            )
+        if not self.is_world_process_zero():
+            return None
+        options = {"private": self.args.hub_private_repo, **kwargs}
+        if getattr(self, "hub_model_id", None) is None:
+            self.init_hf_repo(token=token, private=options["private"])
+        return push_checkpoint(
+            self.args.output_dir,
+            self.hub_model_id,
+            revision=revision or self.args.hub_revision,
+            message=commit_message or "End of training",
+            token=token or self.args.hub_token,
+            **options,
+        )
+
 
 def check_whole(checkpoint: str | Path) -> None:
-    """Looks whether the files of a checkpoint are there in full; their content is not read.
+    """Checks that the files of a checkpoint are there and not cut short. What they hold is not read.
 
     Raises:
         CheckpointError: One is missing or cut short.
@@ -176,7 +232,7 @@ def check_whole(checkpoint: str | Path) -> None:
 
 
 def _write_failure(run_dir: Path, name: str, error: Exception) -> str:
-    """What went wrong, what is left, and what to do."""
+    """A message that says what went wrong, what is left and what to do."""
     last = get_last_checkpoint(str(run_dir)) if run_dir.is_dir() else None
     existing = next(folder for folder in (run_dir, *run_dir.parents) if folder.is_dir())
     left = f"{Path(last).name} is whole" if last else "there is no earlier checkpoint"

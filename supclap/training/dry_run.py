@@ -1,6 +1,5 @@
-"""`--dry-run`: what a run would do, from its data to its time, measured on three steps and without writing anything."""
+"""`--dry-run`: the plan of a run, with the time and the memory of three measured steps. Nothing is written."""
 
-import resource
 import statistics
 import sys
 import time
@@ -15,7 +14,7 @@ MEASURED_STEPS = 3
 
 
 class _Stopwatch(TrainerCallback):
-    """Ends training after one step to warm up and the measured ones; nothing is evaluated or saved."""
+    """Ends training after a first step, which warms up, and the measured ones. Nothing is evaluated or saved."""
 
     def __init__(self):
         self.times: list[float] = []
@@ -54,15 +53,17 @@ def parameter_table(trainer: SupClapTrainer) -> list[tuple[str, int, int]]:
 
 
 def _peak_memory(device: torch.device) -> tuple[float, str]:
-    """Peak memory so far in GB, and of what."""
+    """The peak of the memory so far in GB, and what it is the memory of."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e9, "of the GPU"
+    import resource  # Windows has no such module, and trains without it
+
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9, "of the whole process"
 
 
 def duration(seconds: float) -> str:
-    """A time in the unit that suits it: `45 s`, `12 min`, `3.5 h`."""
+    """A time in a readable unit: `45 s`, `12 min`, `3.5 h`."""
     if seconds < 100:
         return f"{seconds:.2g} s"
     return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.3g} h"

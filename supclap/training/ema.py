@@ -7,26 +7,39 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from torch.optim.swa_utils import get_ema_multi_avg_fn
-from transformers import TrainerCallback
+from transformers import Trainer
+
+from supclap.errors import SettingsError
+from supclap.training.callbacks.part import TrainingPart, check_weights_are_whole
 
 
 TRAINING_WEIGHTS = "_training_weights.safetensors"
 
 
-class WeightAverage(TrainerCallback):
+class WeightAverage(TrainingPart):
     """Averages the trained parameters after each step: `average = decay * average + (1 - decay) * weights`.
 
     Args:
-        model: The model whose trained parameters are averaged, each whole on its process.
+        model: The model whose trained parameters are averaged. Each process has to hold all of them.
         decay: Share of the old average, in [0, 1).
+
+    Raises:
+        SettingsError: `decay` is outside of this interval.
     """
 
     def __init__(self, model: torch.nn.Module, decay: float):
         if not 0 <= decay < 1:
-            raise ValueError(f"ema_decay must lie in 0 … 1, without 1; got {decay}.")
+            raise SettingsError(f"ema_decay must lie in 0 … 1, without 1; got {decay}.")
         self.parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
         self.average: dict[str, torch.Tensor] | None = None
         self._update = get_ema_multi_avg_fn(decay)
+
+    @classmethod
+    def for_trainer(cls, trainer: Trainer) -> "WeightAverage | None":
+        if trainer.args.ema_decay is None:
+            return None
+        check_weights_are_whole(trainer, "ema_decay")
+        return cls(trainer.model, trainer.args.ema_decay)
 
     def start(self) -> None:
         """Starts from the weights as they are."""
@@ -36,13 +49,16 @@ class WeightAverage(TrainerCallback):
         if self.average is None:
             self.start()
 
+    def on_train_end(self, args, state, control, **kwargs):
+        self.finish()
+
     def on_step_end(self, args, state, control, **kwargs):
         with torch.no_grad():
             self._update(list(self.average.values()), list(self.parameters.values()), None)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The model has the averaged weights inside; nothing changes outside of training."""
+        """Inside, the model has the averaged weights. After training, and before it, this changes nothing."""
         self._swap()
         try:
             yield
@@ -70,7 +86,7 @@ class WeightAverage(TrainerCallback):
 
     @torch.no_grad()
     def resume(self, folder: str | Path) -> None:
-        """Takes the weights in the model, just loaded from a checkpoint, as the average, and goes on from the others."""
+        """Takes the model's weights, just loaded from a checkpoint, as the average; training goes on from its other weights."""
         self.start()
         weights = load_file(Path(folder) / TRAINING_WEIGHTS)
         for name, value in self.parameters.items():

@@ -1,6 +1,5 @@
 """`metric_for_best_model` is checked before the first step, not at the first evaluation, perhaps hours later."""
 
-import difflib
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +7,7 @@ import torch
 from transformers import TrainingArguments
 
 from supclap.data.scenes import SceneMixer
-from supclap.errors import SettingsError
+from supclap.errors import SettingsError, did_you_mean
 from supclap.evaluation.retrieval import pooled_retrieval_metrics
 
 
@@ -17,9 +16,9 @@ LOWER_IS_BETTER = ("loss", "median_rank")
 
 
 def evaluated_metrics(rows: Sequence[dict] | Any) -> list[str]:
-    """Names of the metrics to choose by that evaluation in training gives for rows, without the prefix `eval_`."""
+    """Names, without the prefix `eval_`, of the metrics of these rows by which a checkpoint can be chosen."""
     given = pooled_retrieval_metrics(torch.eye(2), torch.eye(2), torch.arange(2), pool_size=2)
-    names = ["loss", *(name for name in given if "/" in name)]  # the others are counts, the same at every step
+    names = ["loss", *(name for name in given if "/" in name)]  # the others are counts, equal at every step
     return [*names, ZERO_SHOT] if _may_have_labels(rows) else names
 
 
@@ -33,9 +32,9 @@ def _may_have_labels(rows: Sequence[dict] | Any) -> bool:
 
 
 def check_best_metric(args: TrainingArguments, rows: Sequence[dict] | Any) -> None:
-    """Checks that evaluation gives the metric that the best checkpoint is chosen by, and sets which way is better.
+    """Checks that evaluation gives the metric by which the best checkpoint is chosen, and sets which way is better.
 
-    The parent takes all metrics but those named loss for better when they are greater.
+    The parent holds each metric whose name does not end with `loss` for better when it is greater.
 
     Raises:
         SettingsError: There is no such metric (the nearest one, or what is missing, is named), or no evaluation.
@@ -53,11 +52,8 @@ def check_best_metric(args: TrainingArguments, rows: Sequence[dict] | Any) -> No
     known = evaluated_metrics(rows)
     if asked in known:
         return
-    near = difflib.get_close_matches(asked, known, n=1)
     if asked == ZERO_SHOT:
         hint = "it needs a label of every clip evaluated, and two different ones: set label_column. Scenes have none."
-    elif near:
-        hint = f"did you mean {near[0]!r}?"
     else:
-        hint = f"evaluation gives {', '.join(known)}."
+        hint = did_you_mean(asked, known, "evaluation gives")
     raise SettingsError(f"metric_for_best_model {args.metric_for_best_model!r} is not evaluated here; {hint}")

@@ -1,4 +1,4 @@
-"""What the Trainer, DDP and FSDP see: a dual encoder together with its objective."""
+"""The module that the Trainer, DDP and FSDP train: a dual encoder together with its objective."""
 
 from functools import partial
 from pathlib import Path
@@ -45,10 +45,10 @@ class SupClapForContrastiveTraining(SupClapPreTrainedModel):
     and resumed with the model while inference weights never hold it.
 
     Args:
-        clap: The model to train: a [`SupClapModel`], or any that `check_dual_encoder` lets pass.
+        clap: The model to train: a [`SupClapModel`], or another that `check_dual_encoder` accepts.
         criterion: The objective.
-        micro_batch_size: Embed so many rows at a time and cache their gradients, see
-            [`~supclap.losses.grad_cache.embed_in_micro_batches`]; the whole batch at once when `None`.
+        micro_batch_size: Rows that are embedded at a time, with
+            [`~supclap.losses.grad_cache.embed_in_micro_batches`]; the whole batch when `None`.
     """
 
     accepts_loss_kwargs = False
@@ -60,14 +60,15 @@ class SupClapForContrastiveTraining(SupClapPreTrainedModel):
         self.micro_batch_size = micro_batch_size
         self.clap = clap
         self.criterion = criterion
-        # unit length holds by construction, and what to do about NaN is for the Trainer to decide, also in the first step
+        # The embeddings have unit length by construction, and the Trainer decides what to do about NaN, also in the first
+        # step: the objective need not check either.
         criterion.checked_values = True
         self.text_cache: FrozenTextCache | None = None
         present = {type(module).__name__ for module in clap.modules()}
         names = clap._no_split_modules or ()
         self._no_split_modules = {name for name in names if name in present and not name.endswith("Embeddings")}
         tied = getattr(clap, "all_tied_weights_keys", None) or {}
-        # post_init is not called: it would initialise trained weights again
+        # `post_init`, which other models call here, would initialize the trained weights again.
         self.all_tied_weights_keys = {f"clap.{key}": f"clap.{value}" for key, value in tied.items()}
 
     def get_input_embeddings(self) -> torch.nn.Module:
@@ -78,9 +79,9 @@ class SupClapForContrastiveTraining(SupClapPreTrainedModel):
         for module in self.clap.modules():
             parameters = list(module.parameters())
             if parameters and not any(parameter.requires_grad for parameter in parameters):
-                module.eval()  # no dropout in frozen layers: it would only add noise, and time
+                module.eval()  # dropout in frozen layers would only add noise, and take time
             if self.micro_batch_size is not None and isinstance(module, _BatchNorm):
-                module.eval()  # it would see micro-batches, each twice
+                module.eval()  # it would count each sample twice, in statistics of micro-batches
         return self
 
     def forward(
@@ -136,7 +137,7 @@ class SupClapForContrastiveTraining(SupClapPreTrainedModel):
         """Loads weights that `save_pretrained` wrote, strictly.
 
         Raises:
-            ValueError: The radius in the folder was trained with another objective or batch size.
+            SettingsError: The radius in the folder was trained with another objective or batch size.
         """
         folder = Path(folder)
         weights = type(self.clap).from_pretrained(folder, config=self.clap.config).state_dict()

@@ -1,4 +1,4 @@
-"""Whether a run may begin, or go on, in the folder it is given: with the settings and the data it began with."""
+"""Checks whether a run may begin in a folder, or go on there: only with the settings and the data that it began with."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ from supclap.files import MANIFEST, RECIPE, write_json
 from supclap.training.arguments import SupClapTrainingArguments
 
 
-# What may change between a killed run and its continuation without changing its losses.
+# Settings that do not change the losses of a run, and may be others when it goes on.
 _FREE_ON_RESUME = {
     "output_dir",
     "logging_steps",
@@ -29,7 +29,7 @@ _FREE_ON_RESUME = {
 }
 
 
-# What may change when the user asks to go on with it: the state of a checkpoint fits all the same.
+# Settings that may change when the user asks for it: the state of a checkpoint fits the new values too.
 _CHANGEABLE = {
     "learning_rate",
     "text_learning_rate",
@@ -50,7 +50,7 @@ def check_recipe(
     write: bool = True,
     accept_changes: bool = False,
 ) -> None:
-    """Writes the recipe of a new run; refuses to go on from a run with another one.
+    """Writes the recipe of a new run, and refuses to go on with a run that began with another recipe.
 
     Args:
         model: The `model` section of the recipe, a dataclass.
@@ -71,10 +71,10 @@ def check_recipe(
         **dataclasses.asdict(model),
         **dataclasses.asdict(data),
         **{key: value for key, value in training.to_dict().items() if key in _resumable_keys()},
-        "world_size": training.world_size,  # it decides which pairs meet in a batch
+        "world_size": training.world_size,  # decides which pairs share a batch
     }
     if data.streaming:
-        current["dataloader_num_workers"] = training.dataloader_num_workers  # they share the stream
+        current["dataloader_num_workers"] = training.dataloader_num_workers  # each reads a share of the stream
     current = json.loads(json.dumps(current))
     path = Path(output_dir) / RECIPE
     if path.exists():
@@ -85,12 +85,14 @@ def check_recipe(
                 f"{path} is damaged ({error}). Delete it to go on with the settings of this command, which have to be "
                 "those that the run began with."
             ) from None
+        # The place of the data may be another for each job: `check_same_data` compares the clips, but cannot those of a stream.
+        places = set() if data.streaming else {"data_dir"}
         changed = {
             key: f"{key}: {previous.get(key)!r} there, {current.get(key)!r} now"
-            for key in sorted(previous.keys() | current.keys())
+            for key in sorted((previous.keys() | current.keys()) - places)
             if previous.get(key) != current.get(key)
         }
-        # null or not decides which parts have rates of their own, by which the optimizer's state is laid out
+        # Whether a rate is null decides which parameters form a group of the optimizer, whose state is saved by group.
         changeable = {key for key in changed.keys() & _CHANGEABLE if None not in (previous.get(key), current.get(key))}
         fixed = [told for key, told in changed.items() if key not in changeable or not accept_changes]
         if fixed:
@@ -99,7 +101,7 @@ def check_recipe(
                 f"{output_dir} holds a run with other settings ({'; '.join(fixed)}). Set another --output_dir to "
                 f"start anew, or the old settings to go on{also}."
             )
-        write = write and bool(changed)
+        write = write and previous != current
     if not write:
         return
     check_writable(output_dir)
@@ -107,9 +109,9 @@ def check_recipe(
 
 
 def check_same_data(checkpoint: str | Path, manifest: dict) -> None:
-    """Raises a [`RecipeError`] when the clips or captions of a split are others than a checkpoint was trained with.
+    """Raises a [`RecipeError`] when the clips or captions of a split are not those that a checkpoint was trained with.
 
-    What neither manifest knows, as of a stream, is not compared.
+    Facts that neither manifest has, such as the clips of a stream, are not compared.
     """
     path = Path(checkpoint) / MANIFEST
     if not path.exists():
@@ -132,7 +134,7 @@ def check_writable(output_dir: str | Path, make: bool = True) -> None:
     """Raises a [`RecipeError`] when nothing can be written to the folder of a run.
 
     Args:
-        make: Whether to make it; otherwise the first folder above it that is there is tried.
+        make: Whether to make it. Otherwise the nearest existing folder above it is tried.
     """
     try:
         folder = Path(output_dir)

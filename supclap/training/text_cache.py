@@ -1,25 +1,29 @@
-"""What a frozen text tower makes of each training caption, computed once in place of once an epoch."""
+"""What a frozen text tower makes of each training caption, computed once instead of once an epoch."""
 
 from collections.abc import Iterable
 
 import torch
+from torch.utils.data import IterableDataset
+from transformers import ProcessorMixin, Trainer
 
 from modeling_supclap import SupClapModel
+from supclap.data.rows import without_audio
+from supclap.data.scenes import SceneMixer
 from supclap.errors import SettingsError
-from supclap.evaluation.embed import embed_texts
+from supclap.training.callbacks.part import TrainingPart
 
 
 class FrozenTextCache:
-    """Pooled outputs of the frozen text tower, by the tokens of the text; its projection is computed, as it is trained.
+    """Pooled outputs of the frozen text tower by the tokens of the text. Its projection is computed anew: it is trained.
 
-    A text that is not in it is computed when it comes and not kept: what a step computes depends on its batch and on
-    `fill` alone, so that a resumed run repeats it exactly.
+    A text that is not in the cache is computed when it comes, and not kept. What a step computes therefore depends on its
+    batch and on `fill` alone, and a resumed run repeats it exactly.
 
     Args:
         model: A model whose text tower has no trained parameters.
 
     Raises:
-        ValueError: Parts of the text tower are trained.
+        SettingsError: Parts of the text tower are trained.
     """
 
     def __init__(self, model: SupClapModel):
@@ -28,33 +32,26 @@ class FrozenTextCache:
         self.model = model
         self.pooled: dict[bytes, torch.Tensor] = {}
 
-    def fill(self, processor, texts: Iterable[str], batch_size: int = 64) -> None:
+    def fill(self, processor: ProcessorMixin, texts: Iterable[str], batch_size: int = 64) -> None:
         """Computes the pooled outputs of texts, each once."""
-        texts = sorted(set(texts))
-        seen: list[tuple[list[bytes], torch.Tensor]] = []
+        # Sorted by length, so that the texts of a batch need little padding.
+        texts = sorted(set(texts), key=lambda text: (len(text), text))
+        device = next(self.model.text_model.parameters()).device
+        self.model.text_model.eval()  # a frozen tower stays in this mode in training too
+        for start in range(0, len(texts), batch_size):
+            inputs = processor(text=texts[start : start + batch_size], return_tensors="pt").to(device)
+            self.pooled |= zip(_keys(inputs), self._pool(inputs), strict=True)
 
-        class Recorder(torch.nn.Module):
-            def __init__(self, model):
-                super().__init__()
-                self.model = model
-
-            def get_text_features(recorder, **inputs):
-                output, pooled = self._encode(inputs)
-                seen.append((_keys(inputs), pooled))
-                return output
-
-        embed_texts(Recorder(self.model), processor, texts, batch_size)
-        self.pooled |= {key: value for keys, pooled in seen for key, value in zip(keys, pooled, strict=True)}
-
-    def _encode(self, inputs: dict[str, torch.Tensor]):
-        """The model's output for texts, and what went into its projection."""
+    @torch.no_grad()
+    def _pool(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        """What the model gives to the projection of its texts."""
         captured: list[torch.Tensor] = []
-        hook = self.model.text_projection.register_forward_pre_hook(lambda _, args: captured.append(args[0].detach()))
+        hook = self.model.text_projection.register_forward_pre_hook(lambda _, args: captured.append(args[0]))
         try:
-            output = self.model.get_text_features(**inputs)
+            self.model.get_text_features(**inputs)
         finally:
             hook.remove()
-        return output, captured[0]
+        return captured[0]
 
     def embed(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         """Joint embeddings `(batch, D)` of tokenised texts, with gradients for the projection."""
@@ -62,8 +59,7 @@ class FrozenTextCache:
         missing = [row for row, key in enumerate(keys) if key not in self.pooled]
         found: dict[bytes, torch.Tensor] = {}
         if missing:
-            with torch.no_grad():
-                _, pooled = self._encode({name: value[missing] for name, value in inputs.items()})
+            pooled = self._pool({name: value[missing] for name, value in inputs.items()})
             found = {keys[row]: value for row, value in zip(missing, pooled, strict=True)}
         pooled = torch.stack([found[key] if key in found else self.pooled[key] for key in keys])
         pooled = pooled.to(next(self.model.text_projection.parameters()).device)
@@ -71,6 +67,38 @@ class FrozenTextCache:
 
 
 def _keys(inputs: dict[str, torch.Tensor]) -> list[bytes]:
-    """The tokens of each text without padding."""
+    """The tokens of each text, without padding, as keys."""
     ids, masks = inputs["input_ids"].cpu(), inputs["attention_mask"].cpu().bool()
     return [row[mask].numpy().tobytes() for row, mask in zip(ids, masks, strict=True)]
+
+
+class FrozenTextCallback(TrainingPart):
+    """Fills the cache before the first step, and lets the model take the texts of training from it.
+
+    Args:
+        cache: The cache of the model.
+        texts: Every caption of training.
+    """
+
+    def __init__(self, cache: FrozenTextCache, texts: Iterable[str]):
+        self.cache, self.texts = cache, texts
+
+    @classmethod
+    def for_trainer(cls, trainer: Trainer) -> "FrozenTextCallback | None":
+        if not trainer.args.cache_frozen_text:
+            return None
+        rows = getattr(trainer.train_dataset, "rows", None)
+        if rows is None or isinstance(rows, SceneMixer) or isinstance(trainer.train_dataset, IterableDataset):
+            raise SettingsError(
+                "cache_frozen_text needs to know all captions beforehand: leave it out for scenes and streams."
+            )
+        if hasattr(getattr(trainer.processing_class, "tokenizer", None), "src_lang"):
+            raise SettingsError(
+                "cache_frozen_text does not tell languages apart: leave it out for a multilingual tokenizer."
+            )
+        captions = {text for index in range(len(rows)) for text in without_audio(rows, index)["captions"]}
+        return cls(FrozenTextCache(trainer.model.clap), captions)
+
+    def on_train_begin(self, args, state, control, model=None, processing_class=None, **kwargs):
+        self.cache.fill(processing_class, self.texts)
+        model.text_cache = self.cache

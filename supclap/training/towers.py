@@ -1,4 +1,4 @@
-"""What training needs from a dual encoder, read from any that has the methods and parameters of Transformers' ones."""
+"""What training needs of a dual encoder: it works with any that has the methods and parameters of those in Transformers."""
 
 import torch
 import torch.nn.functional as F
@@ -43,7 +43,7 @@ def logit_scale(model: nn.Module) -> Tensor:
 def limit_logit_scale(model: nn.Module) -> None:
     """Keeps the scale at most at `logit_scale_max` of the config, or 100.
 
-    Behind a clamp of the value the gradient would be zero, and the scale could not come back.
+    Clamping the value in the forward pass instead would make its gradient zero, and the scale could not come back.
     """
     largest = torch.tensor(getattr(model.config, "logit_scale_max", LOGIT_SCALE_MAX)).log().item()
     for value in log_scales(model):
@@ -56,7 +56,7 @@ def embed_text(model: nn.Module, **inputs: Tensor) -> Tensor:
 
 
 def embed_other(model: nn.Module, **inputs: Tensor) -> Tensor:
-    """Unit-length embeddings (n, D) of what the other tower takes: audio, or images."""
+    """Unit-length embeddings (n, D) of the inputs of the other tower: audio or images."""
     name = next(name for name in OTHER_TOWERS if hasattr(model, name))
     return _unit(getattr(model, name)(**inputs))
 
@@ -64,3 +64,10 @@ def embed_other(model: nn.Module, **inputs: Tensor) -> Tensor:
 def _unit(output) -> Tensor:
     """The embedding of an output object, or of the bare tensor that older versions return."""
     return F.normalize(full_precision(getattr(output, "pooler_output", output)), dim=-1)
+
+
+def encoder_layers(encoder: nn.Module) -> nn.ModuleList | None:
+    """The list of an encoder's layers: the first that is as long as its configuration says; None without one."""
+    total = encoder.config.num_hidden_layers
+    lists = [module for module in encoder.modules() if isinstance(module, nn.ModuleList) and len(module) == total]
+    return lists[0] if lists else None

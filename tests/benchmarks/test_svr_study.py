@@ -13,11 +13,11 @@ from support.paths import ROOT
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT)]
 import svr_study  # noqa: E402
 
-import train_supclap  # noqa: E402
 from supclap import SupClapTrainer  # noqa: E402
+from supclap.cli.train import train  # noqa: E402
 from supclap.recipes.parser import parse_recipe  # noqa: E402
 from supclap.training.callbacks.drift import read_drift  # noqa: E402
-from supclap.training.trainer import build_criterion  # noqa: E402
+from supclap.training.objective import build_criterion  # noqa: E402
 
 
 TWO_STEPS = ["--max_steps", "2", "--drift_steps", "1", "--eval_strategy", "no", "--save_strategy", "no"]
@@ -26,41 +26,55 @@ TWO_STEPS = ["--max_steps", "2", "--drift_steps", "1", "--eval_strategy", "no", 
 @pytest.mark.parametrize("recipe_name", ["quickstart", "esc10"])
 @pytest.mark.parametrize("row", svr_study.ROWS)
 def test_every_row_is_a_recipe(row, recipe_name, tmp_path):
-    argv = []
+    argv, controls = [], {}
 
-    def train(arguments):
+    def train(arguments, of_row):
         argv.extend(arguments)
+        controls.update(of_row)
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
         svr_study.run(ROOT / f"configs/study/{recipe_name}.yaml", row, 3, tmp_path, ["--max_steps", "7"], train)
     model_args, _, args = parse_recipe([*argv, "--use_cpu", "true"])
-    criterion = build_criterion(args)
+    criterion = build_criterion(args, svr_study.ControlledLoss, **controls)
     assert (args.seed, args.drift, args.max_steps) == (3, True, 7)
     assert criterion.objective == row.split("_")[0]
     assert (model_args.logit_bias_init_value is not None) == (criterion.objective == "siglip")
 
 
-def settings(row):
-    return parse_recipe([str(svr_study.ROWS[row]), "--use_cpu", "true"])[2]
+def settings(row, folder):
+    """Training arguments of a row, on an empty recipe, and its controls."""
+    empty, path = folder / "empty.yaml", folder / "row.yaml"
+    empty.write_text("")
+    controls = svr_study.row_on_recipe(empty, row, path)
+    return parse_recipe([str(path), "--use_cpu", "true"])[2], controls
 
 
 @pytest.mark.parametrize("row", [row for row in svr_study.ROWS if "uni_" in row or "bi_" in row])
-def test_rows_of_the_ablation_are_named_by_what_they_set(row):
-    args = settings(row)
+def test_rows_of_the_ablation_are_named_by_what_they_set(row, tmp_path):
+    args, controls = settings(row, tmp_path)
     expected = [args.svr_direction, args.svr] + ["unconstrained"] * (args.constraint_weight == 0)
     assert row.split("_")[1:] == expected
+    assert not controls
 
 
-def test_zero_radius_is_a_second_loss_whose_radius_never_moves():
-    args = settings("infonce_zero_radius")
+def test_zero_radius_is_a_second_loss_whose_radius_never_moves(tmp_path):
+    args, _ = settings("infonce_zero_radius", tmp_path)
     assert (args.svr, args.svr_direction, args.radius_init, args.radius_learning_rate) == ("static", "bi", 0, 0)
 
 
-@pytest.mark.parametrize("factor", [0, 0.25, 0.5, 0.75])
-def test_perpendicular_rows_change_only_the_push(factor):
-    row, plain = settings(f"infonce_perpendicular_{factor}").to_dict(), settings("infonce").to_dict()
-    assert row == plain | {"perpendicular_push": factor}
+@pytest.mark.parametrize(
+    ("row", "plain", "controls"),
+    [
+        *((f"infonce_perpendicular_{x}", "infonce", {"perpendicular_push": x}) for x in (0, 0.25, 0.5, 0.75)),
+        ("infonce_double_pull", "infonce", {"pull_weight": 2}),
+        ("infonce_detached_direction", "infonce_bi_static", {"detach_direction": True}),
+    ],
+)
+def test_rows_of_controls_change_nothing_else(row, plain, controls, tmp_path):
+    args, got = settings(row, tmp_path)
+    assert got == controls
+    assert args.to_dict() == settings(plain, tmp_path)[0].to_dict()
 
 
 def test_intervals_are_those_of_student():
@@ -89,12 +103,12 @@ def test_two_steps_of_some_rows_give_a_table_and_are_not_run_again(recipe, tmp_p
     ]
     calls = []
 
-    def train(argv):
+    def train_and_count(argv, controls):
         calls.append(argv)
-        train_supclap.main(argv)
+        svr_study.train_row(argv, controls)
 
     for _ in range(2):
-        text = svr_study.study(recipe, rows, [0], tmp_path, TWO_STEPS, train)
+        text = svr_study.study(recipe, rows, [0], tmp_path, TWO_STEPS, train_and_count)
     assert len(calls) == len(rows)
     assert (tmp_path / "table.md").read_text().startswith(text)
     assert "cos_gradient_tangent" in text
@@ -116,7 +130,7 @@ def test_a_run_is_the_same_behind_another_in_one_process(recipe, tmp_path, monke
         lambda self, logs, *a, **k: (losses.append(logs.get("loss")), log(self, logs, *a, **k))[1],
     )
     for folder in ("first", "second"):
-        train_supclap.main([str(recipe), *TWO_STEPS, "--logging_steps", "1", "--output_dir", str(tmp_path / folder)])
+        train([str(recipe), *TWO_STEPS, "--logging_steps", "1", "--output_dir", str(tmp_path / folder)])
     losses = [loss for loss in losses if loss is not None]
     assert len(losses) == 4
     assert losses[:2] == losses[2:]

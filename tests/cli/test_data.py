@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from supclap.cli.main import main
 from supclap.data.check import check_splits, script_of
 from supclap.data.inspection import inspect_clip
 from supclap.data.open_rows import open_rows
+from supclap_cli import main
 from support.builders import RATE, tone
 
 

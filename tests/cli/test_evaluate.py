@@ -9,12 +9,12 @@ import soundfile
 import yaml
 
 from supclap.cli.evaluate import recorded_choice
-from supclap.cli.main import main
 from supclap.evaluation.cache import CachedEncoder, EmbeddingCache
 from supclap.evaluation.encoders import load_encoder
 from supclap.evaluation.runner import evaluate_suite
 from supclap.evaluation.suite import PUBLISHED, Suite, Task
 from supclap.evaluation.tables import CHOSEN_ON
+from supclap_cli import main
 from support.shared_data import SHARED, on_shared_data
 
 

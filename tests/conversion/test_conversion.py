@@ -7,6 +7,7 @@ torch's own transformer layers, LAION-CLAP with Transformers' ClapModel.
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,6 @@ from torch import nn
 from transformers import AutoModel, AutoProcessor
 
 from supclap import SupClapModel
-from supclap.cli.main import main
 from supclap.conversion import (
     load_ced_checkpoint,
     load_laion_clap_checkpoint,
@@ -28,6 +28,7 @@ from supclap.conversion.convert import KINDS, convert
 from supclap.errors import LicenseError
 from supclap.publishing.licenses import license_of_model, part_licenses
 from supclap.publishing.model_card import build_card, write_card
+from supclap_cli import main
 from support.builders import build_clap, clap_extractor
 from support.paths import REFERENCE
 
@@ -609,7 +610,7 @@ def test_what_contains_sonar_is_non_commercial_whatever_its_source_states(kind, 
     save_file(weights(), source / "model.safetensors")
     if stated:
         state_license(source, stated)
-    monkeypatch.setitem(KINDS, kind, (load, KINDS[kind][1]))
+    monkeypatch.setitem(KINDS, kind, replace(KINDS[kind], load=load))
     convert(kind, source, tmp_path / "out")
     assert license_of_model(str(tmp_path / "out")) == "cc-by-nc-4.0"
 

@@ -6,7 +6,7 @@ import os
 import datasets
 import pytest
 
-import train_supclap
+from supclap.cli.train import train
 from supclap.data import audio_hashes, build_manifest, load_corpus
 from supclap.data.audio_hashes import AUDIO_HASHES
 from supclap.data.corpora.hub import DatasetRows
@@ -38,11 +38,11 @@ def manifest(rows, folder):
 
 
 def test_a_second_start_of_a_run_hashes_no_file(recipe, tmp_path, hashed):
-    train_supclap.main([str(recipe), "--max_steps", "2", "--save_steps", "2"])
+    train([str(recipe), "--max_steps", "2", "--save_steps", "2"])
     assert len(hashed) == 24
     first = json.loads((tmp_path / "run" / "data_manifest.json").read_text())
     hashed.clear()
-    train_supclap.main([str(recipe), "--max_steps", "2", "--save_steps", "2"])
+    train([str(recipe), "--max_steps", "2", "--save_steps", "2"])
     assert hashed == []
     assert json.loads((tmp_path / "run" / "data_manifest.json").read_text()) == first
 

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import soundfile
 
-from supclap.cli.main import main
 from supclap.data import check_row
 from supclap.data.check import check_splits
 from supclap.data.corpora.hub import DatasetRows
 from supclap.data.inspection import drop_undecodable, inspect_clip
-from supclap.data.open_rows import open_rows
+from supclap.data.open_rows import open_recipe, open_rows
 from supclap.errors import DataError
+from supclap.recipes.parser import parse_recipe
+from supclap_cli import main
 
 
 RATE = 16000
@@ -178,7 +179,7 @@ def test_the_check_of_a_recipe_looks_at_each_corpus_of_its_mixture_in_full(recip
     folder = recipe.parent / "clips"
     part = f"{{corpus: audiofolder, data_dir: {folder}, weight: 1}}"
     recipe.write_text(f"data:\n  data_dir: {folder}\n  corpora: [{part}, {part}]\n  epoch_size: 2\n")
-    assert {name: len(rows) for name, rows in open_rows(recipe, keep_bad=True).items()} == {
+    assert {name: len(rows) for name, rows in open_recipe(parse_recipe([str(recipe)])[1], keep_bad=True).items()} == {
         "audiofolder": 4,
         "audiofolder_1": 4,
     }
@@ -189,7 +190,7 @@ def test_the_check_of_a_recipe_reads_what_it_would_stream(recipe):
     recipe.write_text(
         f"data:\n  data_dir: {folder}\n  train_file: metadata.csv\n  caption_columns: [caption]\n  streaming: true\n"
     )
-    assert len(open_rows(recipe, keep_bad=True)["train"]) == 6
+    assert len(open_recipe(parse_recipe([str(recipe)])[1], keep_bad=True)["train"]) == 6
 
 
 @pytest.mark.parametrize("more", [["--corpus", "esc50"], ["--option", "caption_columns=[caption]"]])

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from supclap.data import load_corpus
+from supclap.data.audio_index import AudioIndex
 from supclap.data.corpora import CORPORA, corpus_module
-from supclap.data.files import AudioIndex, read_csv
 from supclap.data.leaks import exclude_leaks, read_leak_list
+from supclap.data.text_files import read_csv
 from supclap.errors import DataError
 from support.builders import write_sounds
 

@@ -11,13 +11,14 @@ import soundfile
 import torch
 
 from processing_supclap import load_waveform
-from supclap.cli.main import main
 from supclap.data import CaptionedClips, load_corpus, load_splits
 from supclap.data.arguments import DataArguments
-from supclap.data.dataset import caption_languages
-from supclap.data.open_rows import open_rows
+from supclap.data.open_rows import open_recipe
+from supclap.data.rows import caption_languages
 from supclap.data.shards import _Shard, prepare
 from supclap.errors import DataError
+from supclap.recipes.parser import parse_recipe
+from supclap_cli import main
 from support.builders import RATE, tone
 from support.shared_data import SHARED, on_shared_data
 
@@ -212,10 +213,15 @@ def test_a_file_in_the_place_of_the_report_is_not_overwritten(originals, tmp_pat
 
 
 def test_what_a_killed_run_left_half_written_is_removed(originals, tmp_path):
-    for name in ("train-000000.part", "train-000009.part4711", "train.part4711", "test-000000.part"):
+    for name in (
+        "train-000000.tar.part47",
+        "train.progress.json.part47",
+        "train.json.part47",
+        "test-000000.tar.part47",
+    ):
         (tmp_path / name).write_bytes(b"half")
     prepare(load_corpus("audiofolder", originals), tmp_path, "train", progress=False)
-    assert [path.name for path in tmp_path.glob("*.part*")] == ["test-000000.part"]
+    assert [path.name for path in tmp_path.glob("*.part*")] == ["test-000000.tar.part47"]
 
 
 def test_a_second_run_on_the_same_split_is_refused_while_the_first_writes(originals, tmp_path, monkeypatch):
@@ -427,7 +433,7 @@ def test_prepare_writes_each_corpus_of_a_mixture_in_full(originals, tmp_path):
     recipe = tmp_path / "r.yaml"
     part = f"{{corpus: audiofolder, data_dir: {originals}, weight: 1}}"
     recipe.write_text(f"data:\n  data_dir: {originals}\n  corpora: [{part}, {part}]\n  epoch_size: 4\n")
-    rows = open_rows(recipe)
+    rows = open_recipe(parse_recipe([str(recipe)])[1])
     assert {name: len(part) for name, part in rows.items()} == {"audiofolder": 7, "audiofolder_1": 7}
     assert main(["data", "prepare", str(recipe), str(tmp_path / "out"), "--quiet"]) == 0
     assert len(load_corpus("webdataset", tmp_path / "out", "audiofolder")) == 7

@@ -4,9 +4,9 @@ import pytest
 
 from supclap.data.corpora import corpus_module
 from supclap.data.corpora.audioset import label_names
-from supclap.data.corpora.common import spoken
-from supclap.data.files import read_json
+from supclap.data.labels import label_words
 from supclap.data.leaks import read_leak_list
+from supclap.data.text_files import read_json
 from support.shared_data import SHARED, on_shared_data
 
 
@@ -120,8 +120,8 @@ def laion_classes(name: str) -> list[str]:
 def test_the_classes_of_a_corpus_are_those_that_laion_scores_by_once_in_words(name, corpus, folder, n):
     module = corpus_module(corpus)
     splits = [split for split in module.SPLITS if split != "train"]
-    labels = {spoken(row["label"]) for split in splits for row in module.load(ANNOTATIONS / folder, split)}
-    assert labels == set(map(spoken, laion_classes(name)))
+    labels = {label_words(row["label"]) for split in splits for row in module.load(ANNOTATIONS / folder, split)}
+    assert labels == set(map(label_words, laion_classes(name)))
     assert len(labels) == n
 
 

@@ -149,7 +149,7 @@ def test_one_source_of_wavcaps_needs_no_list(tmp_path):
 def test_one_language_of_audiocaps_needs_no_list(tmp_path):
     write_sounds(tmp_path, f"{VIDEO}.wav")
     text(tmp_path / "ja/test.csv", "audiocap_id,youtube_id,start_time,caption", f"1,{VIDEO},30,雨")
-    assert load_corpus("audiocaps", tmp_path, "test", languages="ja")[0]["language"] == ["ja"]
+    assert load_corpus("audiocaps", tmp_path, "test", languages="ja")[0]["language"] == "ja"
 
 
 def test_one_evaluation_set_to_leave_out_needs_no_list(tmp_path):

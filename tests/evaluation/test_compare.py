@@ -8,7 +8,6 @@ import pytest
 import scipy.stats
 from sklearn.metrics import average_precision_score
 
-from supclap.cli.main import main
 from supclap.errors import CompareError
 from supclap.evaluation import pooled_retrieval_ranks, retrieval_metrics, retrieval_ranks
 from supclap.evaluation.compare import compare_runs, comparison_table, permutation_p_value
@@ -19,6 +18,7 @@ from supclap.evaluation.intervals import (
     paired_difference,
 )
 from supclap.evaluation.queries import load_queries, metric_queries, retrieval_queries, save_queries
+from supclap_cli import main
 
 
 def embeddings(noise, seed=0, n_clips=40):

@@ -14,10 +14,9 @@ from transformers import AutoTokenizer
 
 from supclap import SupClapConfig, SupClapModel, SupClapProcessor
 from supclap.cli.export import TALKATIVE
-from supclap.cli.main import main
 from supclap.evaluation.encoders import load_encoder
-from supclap.export import onnx as export
 from supclap.export.onnx import OnnxSupClap, export_onnx, quantize
+from supclap_cli import main
 from support.builders import build_with_encoder
 
 
@@ -94,15 +93,20 @@ def test_a_text_past_the_positions_of_the_encoder_embeds_as_in_torch(checkpoint,
     np.testing.assert_allclose(OnnxSupClap(tmp_path / "out").embed_texts(text), expected, atol=1e-4)
 
 
-@pytest.mark.parametrize(("of_tokenizer", "limit"), [(512, 64), (40, 40), (10**30, 64)])
-def test_texts_are_cut_at_the_lower_limit_of_tokenizer_and_encoder(checkpoint, tiny_model, of_tokenizer, limit):
+def test_texts_are_cut_at_the_limit_of_the_tokenizer_where_it_is_the_lower_one(checkpoint, tmp_path):
     processor = SupClapProcessor.from_pretrained(checkpoint)
-    processor.tokenizer.model_max_length = of_tokenizer
-    assert export._text_limit(tiny_model, processor) == limit
+    processor.tokenizer.model_max_length = 40  # the encoder has 64 positions
+    processor.save_pretrained(checkpoint)
+    export_onnx(checkpoint, tmp_path / "out")
+    assert OnnxSupClap(tmp_path / "out").description["max_text_length"] == 40
 
 
 def test_export_proves_a_text_past_the_limit(checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr(export, "_text_limit", lambda model, processor: 512)  # the encoder has 64 positions
+    right = SupClapConfig.text_limit
+    # the description says 512, while the encoder, which asks without the tokenizer's limit, has 64 positions
+    monkeypatch.setattr(
+        SupClapConfig, "text_limit", lambda config, *of_tokenizer: 512 if of_tokenizer else right(config)
+    )
     with pytest.raises(InvalidArgument):
         export_onnx(checkpoint, tmp_path / "out")
     assert not (tmp_path / "out").exists()

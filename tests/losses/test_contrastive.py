@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 import transformers
 
-from supclap.losses import SupClapLoss, info_nce, siglip, similarity_logits
+from supclap.errors import SettingsError
+from supclap.losses import PaperReadings, SupClapLoss, info_nce, siglip, similarity_logits
 from support.builders import unit
 
 
@@ -19,6 +20,7 @@ def pairs():
 
 # Six directed logits of a 3x3 example with pairs 0 and 2 of the same clip.
 LOGITS = torch.tensor([[2.0, 1.0, 0.5], [0.0, 3.0, -1.0], [1.5, -0.5, 1.0]], dtype=torch.float64)
+TEXT_SUPPORT = PaperReadings(bi_mode="text_support")
 SAME_CLIP = torch.tensor([[True, False, True], [False, True, False], [True, False, True]])
 
 
@@ -92,7 +94,9 @@ def test_siglip_labels_pairs_of_the_same_clip_positive():
 
 def test_unique_ids_change_nothing(pairs):
     loss = SupClapLoss(svr=None)
-    assert loss(*pairs, 10.0, ids=torch.arange(6)).loss == loss(*pairs, 10.0).loss
+    torch.testing.assert_close(
+        loss(*pairs, 10.0, ids=torch.arange(6)).loss, loss(*pairs, 10.0).loss, rtol=1e-14, atol=0
+    )
 
 
 def test_excluded_columns_are_not_in_the_denominator():
@@ -175,23 +179,28 @@ def test_input_that_is_no_tensor_is_named(name):
         ({"objective": "triplet"}, "objective must be one of"),
         ({"svr": "fixed"}, "svr must be one of"),
         ({"svr_direction": "both"}, "svr_direction must be one of"),
-        ({"bi_mode": "audio"}, "bi_mode must be one of"),
         ({"radius_predictor": "mlp"}, "radius_predictor must be one of"),
         ({"on_batch_mismatch": "drop"}, "on_batch_mismatch must be one of"),
         ({"svr": "dynamic"}, "needs batch_size"),
-        ({"svr": "static", "alpha": -1.0}, "alpha weighs a loss and must be a finite number, at least 0, got -1.0"),
-        ({"svr": "static", "beta": -0.01}, "beta weighs a loss"),
-        ({"svr": "static", "alpha": math.nan}, "alpha weighs a loss"),
-        ({"svr": "static", "alpha": math.inf}, "alpha weighs a loss"),
+        (
+            {"svr": "static", "svr_weight": -1.0},
+            "svr_weight weighs a loss and must be a finite number, at least 0, got -1.0",
+        ),
+        ({"svr": "static", "constraint_weight": -0.01}, "constraint_weight weighs a loss"),
+        ({"svr": "static", "svr_weight": math.nan}, "svr_weight weighs a loss"),
+        ({"svr": "static", "svr_weight": math.inf}, "svr_weight weighs a loss"),
         ({"svr": "static", "radius_init": math.nan}, "radius_init must be a finite number"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
-        ({"svr": None, "chunk_size": 0}, "chunk_size must be at least 1"),
-        ({"svr": "static", "pull_weight": 2.0}, "controls of the plain loss"),
-        ({"svr": None, "chunk_size": 4, "perpendicular_push": 0.5}, "controls of the plain loss"),
-        ({"svr": None, "radius_range": (0, 1)}, "radius_range is for svr='static'"),
-        ({"objective": "siglip", "svr": "static", "bi_mode": "text_support"}, "choose that, or bi_mode='symmetric'"),
+        ({"svr": None, "loss_chunk_size": 0}, "loss_chunk_size must be at least 1"),
+        ({"objective": "siglip", "svr": "static", "readings": TEXT_SUPPORT}, "choose svr_direction='uni'"),
+        ({"svr": "static", "loss_chunk_size": 4, "readings": TEXT_SUPPORT}, "leave out loss_chunk_size"),
     ],
 )
 def test_bad_options_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(SettingsError, match=message):
         SupClapLoss(**options)
+
+
+def test_an_unknown_reading_is_named():
+    with pytest.raises(SettingsError, match="bi_mode must be one of .*'symmetric', 'text_support'.*, got 'audio'"):
+        PaperReadings(bi_mode="audio")

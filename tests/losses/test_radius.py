@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from supclap.losses import SimilarityRadius, StaticRadius, SummaryRadius, SupClapLoss, positive_first
+from supclap.losses import SimilarityRadius, SummaryRadius, SupClapLoss, positive_first
 from support.builders import unit
 
 
@@ -30,15 +30,11 @@ def test_positive_first_keeps_the_others_in_batch_order():
     assert valid.all()
 
 
-@pytest.mark.parametrize("pairs", [1, 2, 5])
-def test_positive_first_takes_the_diagonal_of_a_matrix_and_of_its_transpose(pairs):
-    logits = torch.randn(pairs, pairs)
-    same_clip = torch.eye(pairs, dtype=torch.bool)
-    same_clip[0, -1] = same_clip[-1, 0] = True
-    for matrix in (logits, logits.T):
-        got = positive_first(matrix, None, same_clip)
-        expected = positive_first(matrix, torch.arange(pairs), same_clip)
-        assert all(torch.equal(*parts) for parts in zip(got, expected, strict=True))
+def test_positive_first_orders_each_of_several_matrices():
+    logits, own = torch.randn(2, 3, 5), torch.tensor([4, 0, 2])
+    both, _ = positive_first(logits, own)
+    for one, matrix in zip(both, logits, strict=True):
+        assert torch.equal(one, positive_first(matrix, own)[0])
 
 
 def test_positive_first_marks_other_columns_of_the_same_clip():
@@ -63,16 +59,6 @@ def test_predictors_send_no_gradient_into_the_similarities(predictor):
 
 def test_similarities_are_read_as_they_come_for_the_right_batch_size():
     assert SimilarityRadius(5).features(ROW, mask(ROW)).tolist() == [[5, 1, 4, 2, 3]]
-
-
-def test_sorted_negatives_are_read_hardest_first():
-    assert SimilarityRadius(5, sort_negatives=True).features(ROW, mask(ROW)).tolist() == [[5, 4, 3, 2, 1]]
-
-
-def test_sorting_makes_the_similarity_predictor_independent_of_the_batch_order():
-    predictor = awake(SimilarityRadius(5, sort_negatives=True))
-    permuted = ROW[:, [0, 3, 1, 4, 2]]
-    assert predictor(ROW, mask(ROW)) == predictor(permuted, mask(ROW))
 
 
 @pytest.mark.parametrize("size", [4, 6])
@@ -171,34 +157,12 @@ def test_a_last_batch_of_one_pair_is_let_through_by_padding():
     assert loss(unit(1, 6, seed=1), unit(1, 6, seed=2), 10.0).loss == 0
 
 
-@pytest.mark.parametrize("init", [-0.5, 2.0])
-def test_static_radius_comes_back_into_its_range(init):
-    radius = StaticRadius(0.5, radius_range=(0.0, 1.0))
-    with torch.no_grad():
-        radius.value.fill_(init)
-    assert radius(unit(3, 6, seed=1)).tolist() == [min(max(init, 0.0), 1.0)] * 3
-    radius(unit(3, 6, seed=1)).sum().backward()
-    assert radius.value.grad.item() == 3  # at the border it still learns
-
-
-def test_radius_outside_of_its_range_at_the_start_is_refused():
-    with pytest.raises(ValueError, match=r"radius_init 0.1 must lie in radius_range \(0.2, 1.0\)"):
-        SupClapLoss(svr="static", radius_range=(0.2, 1.0))
-
-
 def test_radius_does_not_see_the_bias_of_siglip():
     loss = SupClapLoss("siglip", batch_size=6).double()
     awake(loss.radius[0])
     pairs = unit(6, 5, seed=1), unit(6, 5, seed=2)
     with_bias, without = (loss(*pairs, 10.0, logit_bias=bias).diagnostics["radius"] for bias in (-10.0, None))
     assert with_bias == without
-
-
-def test_unshared_radii_are_predicted_by_different_modules():
-    loss = SupClapLoss(svr="static", share_radius=False)
-    with torch.no_grad():
-        loss.radius[1].value.fill_(0.5)
-    assert loss(unit(4, 5, seed=1), unit(4, 5, seed=2), 10.0).diagnostics["radius"].item() == pytest.approx(0.3)
 
 
 def test_bfloat16_predictor_takes_float32_embeddings():

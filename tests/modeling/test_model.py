@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    BertConfig,
-)
+from transformers import BertConfig, MPNetConfig, RobertaConfig, T5Config, XLMRobertaConfig
 
 from supclap import CedConfig, SupClapConfig, SupClapModel
 from support.builders import TEXT_CONFIGS, TEXT_SIZES, spectrograms, texts
@@ -75,6 +73,23 @@ def test_text_beyond_the_positions_is_cut_as_the_tokenizer_would(model):
     )
 
 
+@pytest.mark.parametrize(
+    ("config", "of_tokenizer", "limit"),
+    [
+        (BertConfig(max_position_embeddings=512), None, 512),
+        (BertConfig(max_position_embeddings=512), 128, 128),
+        (BertConfig(max_position_embeddings=512), 1000, 512),
+        (RobertaConfig(max_position_embeddings=514, pad_token_id=1), None, 512),
+        (XLMRobertaConfig(max_position_embeddings=514, pad_token_id=1), 512, 512),
+        (MPNetConfig(max_position_embeddings=514, pad_token_id=1), None, 512),
+        (T5Config(), None, None),
+        (T5Config(), 512, 512),
+    ],
+)
+def test_the_limit_of_a_text_is_the_lower_one_of_encoder_and_tokenizer(config, of_tokenizer, limit):
+    assert SupClapConfig(text_config=config).text_limit(of_tokenizer) == limit
+
+
 def test_every_parameter_gets_a_gradient(model):
     model.train()
     model(**texts([5, 9]), **spectrograms([100, 50]), return_loss=True).loss.backward()
@@ -94,14 +109,14 @@ def test_saved_and_loaded_gives_the_same_embeddings(model, tmp_path):
 
 
 @torch.no_grad()
-def test_return_loss_is_the_mean_of_both_directions(tiny_model):
+def test_return_loss_is_the_sum_of_both_directions(tiny_model):
     output = tiny_model(**texts([5, 9, 4]), **spectrograms([100, 50, 80]), return_loss=True)
     logits = output.logits_per_audio.double().numpy()
 
     def cross_entropy(rows):
         return np.mean([np.log(np.exp(row).sum()) - row[i] for i, row in enumerate(rows)])
 
-    assert output.loss.item() == pytest.approx((cross_entropy(logits) + cross_entropy(logits.T)) / 2, abs=1e-5)
+    assert output.loss.item() == pytest.approx(cross_entropy(logits) + cross_entropy(logits.T), abs=1e-5)
 
 
 @torch.no_grad()

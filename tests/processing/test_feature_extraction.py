@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from processing_supclap import SupClapFeatureExtractor, audio_supclap, load_waveform
+from processing_supclap import (
+    SupClapEncoderFeatureExtractor,
+    SupClapFeatureExtractor,
+    audio_supclap,
+    load_waveform,
+)
+from processing_supclap.feature_extraction_supclap import mel_filter_bank
 from support.paths import REFERENCE
 
 
@@ -68,6 +74,27 @@ def test_features_are_those_of_torchaudio(options):
     expected = AmplitudeToDB(top_db=extractor.top_db)(mel(torch.from_numpy(wave)))
     features = extractor(wave, sampling_rate=16000).input_features[0]
     torch.testing.assert_close(features, expected.T, atol=1e-3, rtol=0)
+
+
+FILTER_BANKS = [(257, 64, 0.0, 8000.0, 16000), (513, 80, 50.0, 7000.0, 16000), (1025, 128, 20.0, 5512.0, 11025)]
+
+
+@pytest.mark.parametrize("bank", FILTER_BANKS)
+def test_the_mel_filters_are_those_of_transformers(bank):
+    from transformers.audio_utils import mel_filter_bank as theirs  # until they remove it
+
+    num_bins, num_mels, f_min, f_max, rate = bank
+    expected = theirs(num_bins, num_mels, f_min, f_max, rate, norm=None, mel_scale="htk")
+    np.testing.assert_array_equal(mel_filter_bank(*bank), expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("bank", FILTER_BANKS)
+def test_the_mel_filters_are_those_of_torchaudio(bank):
+    from torchaudio.functional import melscale_fbanks
+
+    num_bins, num_mels, f_min, f_max, rate = bank
+    expected = melscale_fbanks(num_bins, f_min, f_max, num_mels, rate)
+    np.testing.assert_allclose(mel_filter_bank(*bank), expected, atol=2e-5)  # torchaudio computes in float32
 
 
 def test_digital_silence_is_the_floor_of_minus_100_db(extractor):
@@ -187,6 +214,29 @@ def test_padding_false_keeps_clips_of_one_length(extractor):
 def test_options_that_cannot_be_met_are_refused(extractor, options, message):
     with pytest.raises(ValueError, match=message):
         extractor([noise(16000), noise(8000)], sampling_rate=16000, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"padding": False}, "padding=False needs clips of one length"),
+        ({"padding": "max_length", "max_length": 100}, r"audio\[0\] has 16000 frames, more than max_length=100"),
+        ({"max_length": 100}, "belong together"),
+        ({"truncation": True}, "truncation is not supported"),
+        ({"return_tensors": "tf"}, "return_tensors must be 'pt' or 'np'"),
+    ],
+)
+def test_the_features_of_other_encoders_refuse_the_same_options(options, message):
+    waveforms = SupClapEncoderFeatureExtractor({"feature_extractor_type": "Wav2Vec2FeatureExtractor"})
+    with pytest.raises(ValueError, match=message):
+        waveforms([noise(16000), noise(8000)], sampling_rate=16000, **options)
+
+
+def test_the_features_of_other_encoders_are_padded_as_asked():
+    waveforms = SupClapEncoderFeatureExtractor({"feature_extractor_type": "Wav2Vec2FeatureExtractor"})
+    batch = waveforms(noise(8000), sampling_rate=16000, padding="max_length", max_length=9000, pad_to_multiple_of=4096)
+    assert batch["input_features"].shape == (1, 12288)
+    assert batch["input_features_mask"].sum() == 8000
 
 
 def test_numpy_is_returned_on_request(extractor):

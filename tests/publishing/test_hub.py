@@ -19,9 +19,9 @@ import modeling_supclap
 import processing_supclap
 from processing_supclap.processing_supclap import SENTENCE_TRANSFORMERS_FILES
 from supclap import SupClapZeroShotAudioClassificationPipeline
-from supclap.cli.main import main
 from supclap.errors import LicenseError, PushError
 from supclap.publishing.hub import CODE, push_checkpoint
+from supclap_cli import main
 from support.builders import set_text_architecture
 from support.hub_server import Fault, Repo, running_hub
 
@@ -316,7 +316,7 @@ def test_what_was_uploaded_loads_from_the_hub_without_the_package(checkpoint, ti
         environment.pop("HF_MODULES_CACHE", None)
         root = str(Path(modeling_supclap.__file__).parent.parent)
         pushed = subprocess.run(
-            [sys.executable, "-m", "supclap.cli.main", "push", str(checkpoint), REPO, "--private"],
+            [sys.executable, "-m", "supclap", "push", str(checkpoint), REPO, "--private"],
             capture_output=True,
             text=True,
             env={**environment, "PYTHONPATH": root},

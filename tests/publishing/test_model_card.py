@@ -16,7 +16,6 @@ from huggingface_hub import ModelCard
 from transformers import Wav2Vec2Model
 
 from supclap import SupClapEncoderFeatureExtractor, SupClapModel, SupClapProcessor
-from supclap.cli.main import main
 from supclap.data import CorpusMixture, build_manifest
 from supclap.data.arguments import DataArguments
 from supclap.data.rows import LazyRows
@@ -26,6 +25,7 @@ from supclap.publishing.model_card import MARKER, build_card, write_card
 from supclap.publishing.run_record import record_run
 from supclap.recipes.arguments import ModelArguments
 from supclap.training.arguments import SupClapTrainingArguments
+from supclap_cli import main
 from support.builders import ENCODERS, build_with_encoder
 
 

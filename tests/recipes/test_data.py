@@ -8,6 +8,7 @@ import soundfile
 
 from supclap.data import CaptionedClips, CorpusMixture, build_manifest, load_corpus, load_splits, read_table
 from supclap.data.arguments import DataArguments
+from supclap.data.columns import ColumnMapping
 from supclap.data.dataset import draw_caption
 from supclap.data.languages import tokenizer_codes
 from supclap.data.manifest import save_manifest, source_of
@@ -166,7 +167,7 @@ def test_one_row_a_caption_is_one_clip_wherever_the_rows_stand(tmp_path):
 
 def json_lines(path, *records):
     path.write_text("\n".join(map(json.dumps, records)))
-    return list(table_rows(read_table(path), path, label_column="label", caption_columns=[]))
+    return list(table_rows(read_table(path), path, ColumnMapping("file_name", [], "label")))
 
 
 def test_labels_that_are_numbers_are_labels_and_minus_one_or_nothing_is_none(tmp_path):
@@ -175,7 +176,7 @@ def test_labels_that_are_numbers_are_labels_and_minus_one_or_nothing_is_none(tmp
     rows = json_lines(
         tmp_path / "t.jsonl", *({"id": i, "file_name": "a.wav", "label": v} for i, v in enumerate(values))
     )
-    assert [row["label"] for row in rows] == ["0", "3", "7", *[None] * 5]
+    assert [row.get("label") for row in rows] == ["0", "3", "7", *[None] * 5]
     assert [row.get("group") for row in rows] == ["0", "3", "7", *[None] * 5]
     assert [row["captions"] for row in rows[:1] + rows[3:]] == [["This is a sound of 0."], *[[]] * 5]
     assert [row["id"] for row in rows] == [str(i) for i in range(8)]

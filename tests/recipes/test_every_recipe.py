@@ -101,7 +101,9 @@ def train_two_steps(path: Path, *overrides: str) -> SupClapTrainer:
     processor = recipe.build_processor(model_args)
     data = recipe.build_training_data(splits["train"], data_args, args.seed, 16000)
     collator = recipe.build_collator(processor, data_args, args.seed)
-    trainer = SupClapTrainer(recipe.build_model(model_args), args, processor, collator, train_dataset=data)
+    trainer = SupClapTrainer(
+        recipe.build_model(model_args), args, processing_class=processor, data_collator=collator, train_dataset=data
+    )
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "grad_norm" in entry]
     assert len(losses) == 2
@@ -122,9 +124,9 @@ def test_a_row_of_the_papers_tables_trains(name, sonar, corpora, tmp_path):
     criterion = trainer.model.criterion
     assert criterion.objective == ("siglip" if "siglip" in words else "infonce")
     assert criterion.svr == next((kind for kind in ("static", "dynamic") if kind in words), None)
-    assert criterion.symmetric == ("uni" not in words)
-    assert criterion.beta == (0.0 if "unconstrained" in words else 0.01)
-    assert criterion.alpha == 1.0
+    assert criterion.svr_direction == ("uni" if "uni" in words else "bi")
+    assert criterion.constraint_weight == (0.0 if "unconstrained" in words else 0.01)
+    assert criterion.svr_weight == 1.0
 
 
 @pytest.mark.parametrize("name", PAPER)
@@ -203,7 +205,7 @@ def test_the_recipe_of_a_large_batch_trains_it_in_parts(checkpoint, corpora, tmp
     ]
     trainer = train_two_steps(path, *folders, "--grad_cache_chunk_size", "2")
     assert trainer.model.micro_batch_size == 2
-    assert trainer.model.criterion.chunk_size == 256
+    assert trainer.model.criterion.loss_chunk_size == 256
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("accelerate/*.yaml")), ids=lambda path: path.stem)

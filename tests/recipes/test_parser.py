@@ -182,6 +182,8 @@ def test_a_wrong_value_is_named_with_its_key_and_what_is_allowed(recipe, key, va
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
+        ("readings", "{normalize: true}", "readings: unknown key 'normalize'; did you mean 'normalize_support'"),
+        ("readings", "{normalize_support: 2}", "readings.normalize_support must be a valid boolean"),
         ("language_weights", "{en: x}", "language_weights.en must be a valid number, got 'x'"),
         ("report_to", "[wandb, tensorbord]", r"report_to\[1\] must be 'none', .*did you mean 'tensorboard'"),
         ("zero_shot_templates", "[7]", r"zero_shot_templates\[0\] must be a valid string, got 7; put it in quotes"),

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-import train_supclap
 from supclap import SupClapTrainingArguments
-from supclap.errors import RecipeError, SettingsError
+from supclap.cli.train import train
+from supclap.errors import RecipeError, SettingsError, in_one_line
 from supclap.recipes import build as recipe
 from supclap.recipes.arguments import SECTIONS, ModelArguments
 from supclap.training.dry_run import duration
@@ -142,7 +142,7 @@ def test_a_tracker_without_its_package_is_refused_with_the_command_to_install_it
     with pytest.raises(
         RecipeError, match=r"^report_to 'tensorboard': .*pip install 'supclap\[tracking\]'.*is: wandb\."
     ):
-        train_supclap.main([str(recipe), *words, "--report_to", "[wandb, tensorboard]"])
+        train([str(recipe), *words, "--report_to", "[wandb, tensorboard]"])
 
 
 def test_tensorboard_gets_the_parts_of_the_loss_of_every_step_without_a_network(make_trainer, tmp_path):
@@ -165,11 +165,11 @@ class _Refusing(torch.utils.data.Dataset):
 def test_a_setting_refused_in_a_data_worker_is_told_without_its_traceback():
     with pytest.raises(SettingsError) as caught:
         list(torch.utils.data.DataLoader(_Refusing(), num_workers=1))
-    assert train_supclap.in_one_line(caught.value) == "change this: that"
+    assert in_one_line(caught.value) == "change this: that"
 
 
 def test_the_short_help_tells_the_sections_and_how_to_override(capsys):
-    train_supclap.main(["-h"])
+    train(["-h"])
     text = capsys.readouterr().out
     assert all(f"\n  {section} " in text for section in SECTIONS)
     assert "--key value" in text
@@ -177,7 +177,7 @@ def test_the_short_help_tells_the_sections_and_how_to_override(capsys):
 
 
 def test_the_long_help_has_every_key_of_our_own_with_its_default(capsys):
-    train_supclap.main(["--help"])
+    train(["--help"])
     text = capsys.readouterr().out
     own = {name for kind in SECTIONS.values() for name in kind.__annotations__}
     assert own == {line.strip() for line in text.splitlines() if line[:2] == "  " and line[2:].isidentifier()}

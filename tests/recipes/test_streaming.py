@@ -10,12 +10,13 @@ import pytest
 import yaml
 from torch.utils.data import DataLoader
 
-import train_supclap
+from supclap.cli.train import train
 from supclap.data import StreamedClips, build_manifest, load_splits
 from supclap.data.arguments import DataArguments
 from supclap.data.manifest import NOT_HASHED
 from supclap.errors import DataError, RecipeError
 from supclap.files import MANIFEST
+from supclap.recipes.parser import parse_recipe
 from support import processes
 from support.builders import add_to_tar, noise_bytes, write_recipe
 
@@ -75,7 +76,7 @@ def test_the_manifest_and_the_card_say_that_the_audio_was_not_hashed(tmp_path, t
 
 
 def test_the_manifest_lists_the_clips_of_a_table_without_their_hashes(recipe):
-    _, data, _ = train_supclap.parse_recipe([str(streamed(recipe))])
+    _, data, _ = parse_recipe([str(streamed(recipe))])
     train = build_manifest(load_splits(data))["splits"]["train"]
     assert train["streamed"] == NOT_HASHED
     assert train["n_clips"] == len(train["clips"]) == 16
@@ -92,7 +93,7 @@ def test_the_manifest_lists_the_clips_of_a_table_without_their_hashes(recipe):
 )
 def test_arguments_that_count_the_clips_are_refused(recipe, option, message):
     with pytest.raises(RecipeError, match=message):
-        train_supclap.main([str(streamed(recipe)), *option])
+        train([str(streamed(recipe)), *option])
 
 
 @pytest.mark.parametrize("key", ["scenes", "corpora", "epoch_size"])
@@ -103,7 +104,7 @@ def test_keys_that_need_all_clips_at_hand_are_refused(shards, key):
 
 
 def test_a_dry_run_counts_the_clips_it_would_draw(recipe, capsys):
-    train_supclap.main([str(streamed(recipe)), "--dry-run", "--max_steps", "5"])
+    train([str(streamed(recipe)), "--dry-run", "--max_steps", "5"])
     text = capsys.readouterr().out
     assert "a stream of train, 4 validation" in text
     assert "5 of 8 pairs (8 on each of 1 processes), 40 clips" in text
@@ -118,7 +119,7 @@ def ids(stream, count, rank=0, world_size=1):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_workers_share_an_epoch(source, workers, recipe, shards, parquet, tmp_path):
     if source == "table":
-        data, expected = train_supclap.parse_recipe([str(streamed(recipe))])[1], 16
+        data, expected = parse_recipe([str(streamed(recipe))])[1], 16
     else:
         folder = shards if source == "webdataset" else parquet
         if source == "saved":
@@ -170,5 +171,5 @@ def test_a_clip_that_is_no_audio_is_named_or_left_out(tmp_path, skip_bad):
 def test_the_audio_of_a_listed_row_is_not_opened_before_its_turn(recipe, tmp_path, tones):
     folder = shutil.copytree(tones, tmp_path / "tones")
     (folder / "low0.wav").write_bytes(b"no sound")
-    data = train_supclap.parse_recipe([str(streamed(recipe, data_dir=str(folder)))])[1]
+    data = parse_recipe([str(streamed(recipe, data_dir=str(folder)))])[1]
     assert len(load_splits(data)["train"].listed) == 16

@@ -11,12 +11,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from supclap.losses import SupClapLoss
+from supclap.losses import PaperReadings, SupClapLoss
 
 
 N, INPUTS, DIM = 8, 5, 6
 SIZES = {"2-even": (4, 4), "2-uneven": (3, 5), "4-even": (2, 2, 2, 2), "4-uneven": (3, 1, 2, 2)}
 IDS = [0, 1, 2, 3, 1, 4, 3, 5]  # clips 1 and 3 occur on two ranks under every split
+
+TEXT_SUPPORT = PaperReadings(bi_mode="text_support")
 
 # name: (rows of each rank, options of the criterion, ids given)
 CASES = {
@@ -25,12 +27,11 @@ CASES = {
     for name, options, ids in (
         ("plain", {"svr": None}, False),
         ("dynamic", {"svr": "dynamic", "batch_size": N}, False),
-        ("dynamic-ids", {"svr": "dynamic", "batch_size": N, "share_radius": False}, True),
+        ("dynamic-ids", {"svr": "dynamic", "batch_size": N}, True),
         ("summary-uni", {"svr": "dynamic", "radius_predictor": "summary", "svr_direction": "uni"}, False),
         ("static", {"svr": "static"}, False),
-        ("text_support", {"svr": "dynamic", "batch_size": N, "bi_mode": "text_support"}, True),
-        ("chunked", {"svr": "dynamic", "batch_size": N, "chunk_size": 2}, True),
-        ("text_support-chunked", {"svr": "static", "bi_mode": "text_support", "chunk_size": 2}, False),
+        ("text_support", {"svr": "dynamic", "batch_size": N, "readings": TEXT_SUPPORT}, True),
+        ("chunked", {"svr": "dynamic", "batch_size": N, "loss_chunk_size": 2}, True),
     )
     for split, sizes in SIZES.items()
     if not (objective == "siglip" and name.startswith("text_support"))

@@ -60,7 +60,12 @@ def step(world: int, model: str, folder: str, options: dict) -> dict:
         **options,
     )
     trainer = SupClapTrainer(
-        clap, args, processor, data_collator=collate, train_dataset=CaptionedClips(rows), callbacks=[Keep()]
+        clap,
+        args,
+        processing_class=processor,
+        data_collator=collate,
+        train_dataset=CaptionedClips(rows),
+        callbacks=[Keep()],
     )
     trainer.model.double()
     trainer.model.register_forward_hook(lambda *call: kept.update(loss=call[2]["loss"].detach()))

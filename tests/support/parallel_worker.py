@@ -82,7 +82,7 @@ def train(mode: str, folder: str, model: str, resume: str | None) -> None:
     trainer = SupClapTrainer(
         SupClapModel.from_pretrained(model),
         args,
-        SupClapProcessor.from_pretrained(model),
+        processing_class=SupClapProcessor.from_pretrained(model),
         train_dataset=CaptionedClips(rows(CLIPS, 0)),
         eval_dataset=rows(EVALUATED, 1),
     )

@@ -21,8 +21,9 @@ _context.set_forkserver_preload(
         "matplotlib.backends.backend_agg",
         "matplotlib.figure",
         "soundfile",
+        "supclap.cli.train",
         "supclap.recipes.build",
-        "supclap.training.report",
+        "supclap.training.run",
         "torch._dynamo",  # the first step of an optimizer imports it
         "torchaudio.functional",
         "train_supclap",

@@ -7,11 +7,11 @@ import math
 import pytest
 import torch
 
-from supclap.cli.main import main
 from supclap.files import DRIFT
 from supclap.losses import diagnostics as forces
 from supclap.losses import info_nce, siglip, similarity_logits
 from supclap.training.callbacks.drift import read_drift
+from supclap_cli import main
 from support.builders import build_clip_trainer, pair_samples, unit
 
 

@@ -8,6 +8,8 @@ import torch
 
 from supclap import SupClapFeatureExtractor, SupClapTrainer, SupClapTrainingArguments
 from supclap.data import CaptionedClips, ContrastiveCollator, SpectrogramAugment
+from supclap.files import DRIFT
+from supclap.training.callbacks.drift import read_drift
 
 
 @pytest.fixture
@@ -34,7 +36,13 @@ def trainer(tiny_model, processor, tmp_path):
         )
         torch.manual_seed(0)  # of the radius predictor
         collator = ContrastiveCollator(processor, SpectrogramAugment(frequency_masks=1, response_db=3.0))
-        return SupClapTrainer(copy.deepcopy(tiny_model), args, processor, collator, train_dataset=CaptionedClips(rows))
+        return SupClapTrainer(
+            copy.deepcopy(tiny_model),
+            args,
+            processing_class=processor,
+            data_collator=collator,
+            train_dataset=CaptionedClips(rows),
+        )
 
     return build
 
@@ -63,8 +71,8 @@ def test_the_loader_leaves_the_features_to_the_device_of_the_model(trainer, monk
         return call(self, *args, device=device, **kwargs)
 
     monkeypatch.setattr(SupClapFeatureExtractor, "__call__", spy)
-    assert run._prepare_inputs(batch)["input_features"].shape[0] == 4
-    assert devices == [run.args.device] == [torch.device("cpu")]
+    run.train()
+    assert devices == 3 * [run.args.device] == 3 * [torch.device("cpu")]
 
 
 def test_features_that_only_the_cpu_can_make_are_refused_on_the_device(tiny_model, tokenizer, tmp_path):
@@ -75,4 +83,14 @@ def test_features_that_only_the_cpu_can_make_are_refused_on_the_device(tiny_mode
     processor = SupClapProcessor(SupClapEncoderFeatureExtractor(ClapFeatureExtractor()), tokenizer)
     args = SupClapTrainingArguments(str(tmp_path), use_cpu=True, features_on_device=True)
     with pytest.raises(ValueError, match="^features_on_device true is for the features of CED"):
-        SupClapTrainer(tiny_model, args, processor)
+        SupClapTrainer(tiny_model, args, processing_class=processor)
+
+
+def test_drift_is_measured_on_a_probe_whose_features_are_made_on_the_device(trainer, tmp_path):
+    measured = []
+    for later in (False, True):
+        trainer(features_on_device=later, drift=True, drift_steps=3, drift_probe_size=6).train()
+        measured += read_drift(tmp_path / DRIFT)
+        (tmp_path / DRIFT).unlink()
+    assert [entry["step"] for entry in measured] == [3, 3]
+    assert measured[0] == measured[1]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from supclap import SupClapModel
-from supclap.training.layer_rates import apply_layer_decay
+from supclap.training.optimizers import apply_layer_decay
 from support.builders import small_model, spectrograms, texts
 
 

@@ -45,6 +45,15 @@ def test_training_learns_from_the_batches_around_a_skipped_one(make_trainer):
     assert all(math.isfinite(entry["loss_contrastive"]) for entry in trainer.state.log_history if "loss_svr" in entry)
 
 
+def test_what_is_logged_of_an_accumulated_step_is_the_mean_over_its_batches(make_trainer):
+    trainer = make_trainer(max_steps=1, gradient_accumulation_steps=2, learning_rate=1e-12)
+    trainer.train()
+    (entry,) = [entry for entry in trainer.state.log_history if "loss_svr" in entry]
+    assert entry["logit_scale"] == pytest.approx(trainer.model.clap.logit_scale.exp().item())
+    parts = entry["loss_contrastive"] + entry["loss_svr"] + 0.01 * entry["loss_constraint"]
+    assert entry["loss"] == pytest.approx(parts, rel=1e-3)
+
+
 def test_more_steps_to_skip_than_allowed_stop_training(make_trainer):
     trainer = make_trainer(bad=["clip0", "clip4"], max_steps=2, skip_nonfinite_steps=1)
     with pytest.raises(NonFiniteError, match=r"step 2: .*\(1 were left out\)"):

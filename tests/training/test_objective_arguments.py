@@ -1,4 +1,4 @@
-"""Training arguments of the objective: schedules, positives by label, controls, and what is refused."""
+"""Training arguments of the objective: schedules, positives by label, readings, and what is refused."""
 
 import pytest
 import torch
@@ -6,8 +6,9 @@ import torch
 from supclap import SupClapTrainer, SupClapTrainingArguments
 from supclap.data.collator import ContrastiveCollator
 from supclap.errors import SettingsError
-from supclap.training.callbacks.progress import WeightWarmupCallback
-from supclap.training.trainer import build_criterion
+from supclap.losses import PaperReadings, SupClapLoss
+from supclap.training.callbacks.warmup import WeightWarmupCallback
+from supclap.training.objective import build_criterion
 from support.builders import build_clip_trainer
 
 
@@ -24,15 +25,15 @@ def test_weights_rise_linearly_in_their_share_of_the_steps_and_stay(tmp_path):
     seen = []
     for step in range(6):
         callback.on_step_begin(args, TrainerState(global_step=step, max_steps=10), None)
-        seen.append(criterion.alpha)
-        assert criterion.beta == 0.01
+        seen.append(criterion.svr_weight)
+        assert criterion.constraint_weight == 0.01
     assert seen == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
 
 
 def test_the_trainer_applies_the_schedule(tmp_path):
     run = build_clip_trainer(tmp_path, svr_warmup=1.0, max_steps=4, svr="static")
     run.train()
-    assert run.model.criterion.alpha == 1.0  # the last of 4 steps
+    assert run.model.criterion.svr_weight == 1.0  # the last of 4 steps
     losses = [entry for entry in run.state.log_history if "loss_svr" in entry]
     first = losses[0]["loss_contrastive"] + 0.25 * losses[0]["loss_svr"]
     assert losses[0]["loss"] == pytest.approx(first, rel=1e-3)
@@ -54,21 +55,14 @@ def test_positives_by_label_give_clips_of_one_label_equal_ids(processor):
 @pytest.mark.parametrize(
     ("options", "attribute", "value"),
     [
-        ({"svr": None, "pull_weight": 2.0}, "pull_weight", 2.0),
-        ({"svr": None, "perpendicular_push": 0.25}, "perpendicular_push", 0.25),
-        ({"loss_chunk_size": 2}, "chunk_size", 2),
-        ({"bi_mode": "text_support"}, "text_support", True),
+        ({"loss_chunk_size": 2}, "loss_chunk_size", 2),
+        ({"clamp_radius": True}, "clamp_radius", True),
+        ({"svr_direction": "uni"}, "svr_direction", "uni"),
+        ({"readings": {"normalize_support": True}}, "readings", PaperReadings(normalize_support=True)),
     ],
 )
 def test_arguments_reach_the_criterion(tmp_path, options, attribute, value):
     assert getattr(build_criterion(arguments(tmp_path, **options)), attribute) == value
-
-
-def test_the_readings_that_the_paper_leaves_open_reach_the_criterion(tmp_path):
-    options = {"share_radius": False, "sort_negatives": True, "normalize_support": True, "detach_positive": True}
-    criterion = build_criterion(arguments(tmp_path, **options))
-    assert [radius.sort_negatives for radius in criterion.radius] == [True, True]
-    assert criterion.support_options == {"normalize": True, "detach_positive": True, "detach_direction": False}
 
 
 @pytest.mark.parametrize(
@@ -91,11 +85,13 @@ def test_a_last_batch_that_the_predictor_cannot_read_is_refused_before_training(
         build_clip_trainer(tmp_path, **options)
 
 
-def test_detached_direction_and_radius_range_reach_the_criterion(tmp_path):
-    args = arguments(tmp_path, svr="static", detach_direction=True, radius_range=[0.0, 0.5])
-    criterion = build_criterion(args)
-    assert criterion.support_options["detach_direction"]
-    assert criterion.radius[0].range == (0.0, 0.5)
+def test_an_objective_of_ones_own_takes_the_place_of_that_of_the_arguments(tiny_model, processor, tmp_path):
+    class Own(SupClapLoss):
+        pass
+
+    args = arguments(tmp_path)
+    trainer = SupClapTrainer(tiny_model, args, processing_class=processor, criterion=build_criterion(args, Own))
+    assert type(trainer.model.criterion) is Own
 
 
 @pytest.mark.parametrize(
@@ -106,6 +102,7 @@ def test_detached_direction_and_radius_range_reach_the_criterion(tmp_path):
         ({"positives": "class"}, "positives must be 'clip' or 'label'"),
         ({"on_batch_mismatch": "drop"}, "on_batch_mismatch must be 'error' or 'pad'"),
         ({"svr_weight": -1.0}, "svr_weight must be greater than or equal to 0, got -1.0"),
+        ({"readings": {"bi_mode": "audio"}}, "readings.bi_mode must be 'symmetric' or 'text_support'"),
     ],
 )
 def test_bad_arguments_are_named(tmp_path, options, message):
@@ -116,4 +113,4 @@ def test_bad_arguments_are_named(tmp_path, options, message):
 def test_a_model_trained_with_siglip_is_refused_by_infonce_with_the_way_out(tiny_model, processor, tmp_path):
     tiny_model.logit_bias = torch.nn.Parameter(torch.zeros(()))
     with pytest.raises(ValueError, match="set objective 'siglip'"):
-        SupClapTrainer(tiny_model, SupClapTrainingArguments(str(tmp_path), use_cpu=True), processor)
+        SupClapTrainer(tiny_model, SupClapTrainingArguments(str(tmp_path), use_cpu=True), processing_class=processor)

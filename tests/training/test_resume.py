@@ -172,9 +172,9 @@ def train_and_ask_to_end_in(function: str, argv: list[str]) -> None:
 @pytest.mark.parametrize(
     "function",
     [
-        "supclap.data.splits.load_splits",
-        "supclap.training.text_cache.embed_texts",
-        "supclap.training.report.evaluate_and_report",
+        "supclap.training.run.load_splits",
+        "supclap.training.text_cache.FrozenTextCache.fill",
+        "supclap.training.run.evaluate_and_report",
     ],
 )
 def test_sigterm_with_nothing_to_save_leaves_marker_and_status_75_at_once(recipe, tmp_path, function):
@@ -350,6 +350,15 @@ def test_going_on_with_an_edited_caption_is_refused_and_names_the_split(tmp_path
     assert re.match(
         "error: the clips or captions of train are not those that .*checkpoint-2", run.text.splitlines()[-1]
     )
+
+
+def test_a_run_goes_on_with_its_data_in_another_folder(tmp_path, tones, text_encoder):
+    recipe = write_recipe(tmp_path, tones, text_encoder, max_steps=2, save_steps=1, save_total_limit=2)
+    processes.finish(recipe)
+    shutil.rmtree(tmp_path / "run" / "checkpoint-2")
+    moved = shutil.copytree(tones, tmp_path / "moved")
+    processes.finish(recipe, "--data_dir", str(moved))
+    assert json.loads((tmp_path / "run" / "recipe.json").read_text())["data_dir"] == str(moved)
 
 
 def guard(folder: Path, streaming: bool = False, **training) -> None:

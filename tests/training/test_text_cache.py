@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from supclap.errors import SettingsError
 from supclap.training.text_cache import FrozenTextCache
 
 
@@ -48,13 +49,12 @@ def test_a_trained_tower_is_refused(tiny_model):
 def test_scenes_whose_captions_are_not_known_beforehand_are_refused(make_trainer, frozen):
     from supclap.data import CaptionedClips, SceneMixer
 
-    trainer = make_trainer(cache_frozen_text=True)
-    trainer.train_dataset = CaptionedClips(SceneMixer(trainer.train_dataset.rows, size=8))
-    with pytest.raises(ValueError, match="scenes and streams"):
-        trainer.train()
+    rows = make_trainer().train_dataset.rows
+    with pytest.raises(SettingsError, match="scenes and streams"):
+        make_trainer(cache_frozen_text=True, train_dataset=CaptionedClips(SceneMixer(rows, size=8)))
 
 
-def test_training_with_it_gives_the_losses_of_training_without(make_trainer, tiny_config):
+def test_training_with_it_gives_the_losses_of_training_without(make_trainer, frozen, tiny_config):
     from supclap import SupClapModel
 
     histories = []
@@ -62,7 +62,7 @@ def test_training_with_it_gives_the_losses_of_training_without(make_trainer, tin
         torch.manual_seed(1)
         trainer = make_trainer(max_steps=3, cache_frozen_text=cached)
         trainer.model.clap.load_state_dict(SupClapModel(tiny_config).state_dict())
-        trainer.model.clap.text_model.requires_grad_(False)
         trainer.train()
+        assert (trainer.model.text_cache is not None) == cached
         histories.append([entry["loss"] for entry in trainer.state.log_history if "grad_norm" in entry])
     assert histories[1] == pytest.approx(histories[0], rel=1e-4)

@@ -1,6 +1,7 @@
 """Training end to end on tones whose caption is their pitch: learning, resuming after a kill, and what is saved."""
 
 import json
+import os
 import platform
 import re
 import shutil
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from supclap import SupClapModel
+from supclap.training import runtime
 from support import processes
 
 
@@ -305,9 +307,9 @@ def test_frozen_layers_have_no_dropout_in_training(tiny_model):
 def test_freed_memory_is_used_again_without_mapping_its_pages_anew():
     code = """if True:
         import resource, sys, numpy
-        from supclap.training import runtime as process
+        from supclap.training import runtime
         if sys.argv[1] == "keep":
-            process.keep_freed_memory()
+            runtime.keep_freed_memory()
         def step():
             blocks = [numpy.ones(2**size) for size in (20, 21, 22, 23)]
         step()
@@ -320,3 +322,26 @@ def test_freed_memory_is_used_again_without_mapping_its_pages_anew():
         for how in ("keep", "default")
     }
     assert faults["keep"] < faults["default"] / 4
+
+
+@pytest.mark.parametrize(
+    ("environment", "set_to"),
+    [
+        ({}, 3),
+        ({"OMP_NUM_THREADS": "1", "ACCELERATE_MIXED_PRECISION": "no"}, 3),
+        ({"OMP_NUM_THREADS": "1"}, None),
+        ({"OMP_NUM_THREADS": "2", "ACCELERATE_MIXED_PRECISION": "no"}, None),
+    ],
+    ids=["nothing said", "accelerate's 1", "the user's 1", "the user's 2"],
+)
+def test_a_run_takes_the_cores_that_its_workers_leave_unless_the_user_says_how_many(monkeypatch, environment, set_to):
+    for name in ("OMP_NUM_THREADS", "ACCELERATE_MIXED_PRECISION", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(4)), raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    threads = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    runtime.use_all_cores(workers=1)
+    assert threads == ([] if set_to is None else [set_to])

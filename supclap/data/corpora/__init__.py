@@ -1,17 +1,22 @@
-"""The corpora by name: each module turns the official files on disk into rows of the row format."""
+"""The corpora by name: each module turns the official files on disk into rows of the row format.
+
+A module has `SPLITS` (the names of its splits; empty where any name will do), `ALIASES` (other names of them), and
+`load(folder, split, **options)`, which yields rows, unusable ones included. Those whose audio is read one clip after
+the other in a stream have `stream` too, with the same arguments. A new corpus is a module and its line in `CORPORA`.
+"""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from supclap.errors import DataError
 
-from ..accept import accept_lazy, accept_rows, as_they_are
-from ..files import one_or_more
+from ..columns import COLUMN_OPTIONS, one_or_more
 from ..leaks import exclude_leaks
-from ..rows import LazyRows, Rows
+from ..rows import LazyRows, Rows, UncheckedRows
 
 
 # name -> module; ESC-10 is a part of ESC-50
@@ -28,7 +33,6 @@ def load_corpus(
     skip_bad: bool = False,
     exclude_leaks_of: str | Iterable[str] = (),
     leak_lists: str | Path | None = None,
-    keep_bad: bool = False,
     **options,
 ) -> Rows | LazyRows:
     """Rows of one or several splits of a corpus.
@@ -41,8 +45,6 @@ def load_corpus(
         skip_bad: Whether to leave rows without usable audio or captions out. They are listed in `removed`.
         exclude_leaks_of: Evaluation set or sets whose recordings to leave out; see [`~supclap.data.leaks.exclude_leaks`].
         leak_lists: Folder of their leak lists; looked for in `data_dir` when omitted.
-        keep_bad: Whether to keep all rows as they stand, for a look at them: those without usable audio or captions,
-            of one id, and of leaks. `audio` is `None` where it is missing.
         options: Options of the corpus; its module's `load` describes them.
 
     Returns:
@@ -53,6 +55,23 @@ def load_corpus(
     Raises:
         DataError: An unknown corpus, split or option, files that cannot be read, or rows without usable audio or
             captions: the first 20 are named.
+
+    Example:
+        >>> rows = load_corpus("clotho", "data/clotho", split="evaluation")  # doctest: +SKIP
+    """
+    found = find_corpus(name, data_dir, split, **options)
+    rows = found.checked(skip_bad)
+    leaks = one_or_more(exclude_leaks_of)
+    return exclude_leaks(rows, leaks, leak_lists or data_dir, found.where) if leaks else rows
+
+
+def find_corpus(
+    name: str, data_dir: str | Path, split: str | int | Sequence[str | int] = "train", **options
+) -> UncheckedRows:
+    """All rows of one or several splits of a corpus, unusable ones included; the arguments are those of [`load_corpus`].
+
+    Raises:
+        DataError: An unknown corpus, split or option, or files that cannot be read.
     """
     load = corpus_loader(name, options)
     folder = Path(data_dir)
@@ -60,34 +79,47 @@ def load_corpus(
         raise DataError(f"data_dir {str(folder)!r} is not a folder.")
     splits = one_or_more(split)
     parts = [load(folder, split_name(name, one)) for one in splits]
-    where = f"{name} {' + '.join(map(str, splits))}"
-    lazy = isinstance(parts[0], LazyRows)
-    if lazy and len(parts) > 1:
+    if isinstance(parts[0], LazyRows) and len(parts) > 1:
         raise DataError(f"{name}: name one split, not {', '.join(map(str, splits))}.")
-    rows = parts[0] if lazy else (row for part in parts for row in part)
-    if keep_bad:
-        return as_they_are(rows)
-    rows = accept_lazy(rows, where, skip_bad) if lazy else accept_rows(rows, where, str(folder), skip_bad)
-    names = one_or_more(exclude_leaks_of)
-    return exclude_leaks(rows, names, leak_lists or folder, where) if names else rows
+    rows = parts[0] if isinstance(parts[0], LazyRows) else (row for part in parts for row in part)
+    return UncheckedRows(rows, f"{name} {' + '.join(map(str, splits))}", str(folder))
 
 
-def corpus_loader(name: str, options: Mapping) -> Callable[[Path, str], Iterable[dict] | LazyRows]:
-    """What reads a split of a corpus, called with the folder and the split's name: its `load` with the options.
+def corpus_loader(
+    name: str, options: Mapping, function: str = "load"
+) -> Callable[[Path, str], Iterable[dict] | LazyRows]:
+    """What reads a split of a corpus, called with the folder and the split's name.
+
+    Args:
+        name: The corpus.
+        options: Its options.
+        function: `load`, or `stream` where the corpus has one.
 
     Raises:
         DataError: The corpus is unknown, or has no such option.
     """
-    load = corpus_module(name).load
-    allowed = [key for key in inspect.signature(load).parameters if key not in ("folder", "split")]
+    read = getattr(corpus_module(name), function)
+    parameters = inspect.signature(read).parameters
+    allowed = [key for key in parameters if key not in ("folder", "split", "columns")]
+    if "columns" in parameters:
+        allowed += COLUMN_OPTIONS
     unknown = sorted(set(options) - set(allowed))
     if unknown:
         raise DataError(f"{name} has no option {', '.join(unknown)}; its options are {', '.join(allowed)}.")
-    return partial(load, **(dict(options) | {"esc10": True} if name == "esc10" else options))
+    return partial(read, **(dict(options) | {"esc10": True} if name == "esc10" else options))
 
 
-def corpus_module(name: str):
-    """The module of a corpus, or a [`DataError`] that names all."""
+def can_stream(name: str) -> bool:
+    """Whether the clips of a corpus are read from their place as they are needed; others are listed before."""
+    return hasattr(corpus_module(name), "stream")
+
+
+def corpus_module(name: str) -> ModuleType:
+    """The module of a corpus.
+
+    Raises:
+        DataError: There is no such corpus; all are named.
+    """
     if name not in CORPORA:
         raise DataError(f"corpus {name!r} is unknown; there are {', '.join(sorted(CORPORA))}.")
     return import_module(f"{__name__}.{CORPORA[name]}")
@@ -108,10 +140,10 @@ def split_name(name: str, split: str | int) -> str:
 
 
 def default_splits(name: str, data_dir: str | Path) -> dict[str, list[str]]:
-    """The splits that training, validation and test take unless told otherwise: those that go by that name.
+    """The splits that training, validation and test take unless told otherwise: those of the same name.
 
-    Of shards they are those that are there. Another corpus of your own is trained on its `train`; the others have to be
-    named.
+    Of shards these are the splits that are there. Another corpus of your own is trained on its `train`, and its other
+    splits have to be named.
     """
     module = corpus_module(name)
     if name == "webdataset":

@@ -5,11 +5,15 @@ translation is a file of the same columns in a folder named by its language: `ja
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from supclap.errors import DataError
 
-from ..files import AudioIndex, first_existing, one_or_more, read_csv
+from ..audio_index import AudioIndex
+from ..columns import one_or_more
+from ..rows import join_captions
+from ..text_files import annotation_file, read_csv
 from .common import json_rows, numbered, whole_number, youtube_id, youtube_names
 
 
@@ -45,23 +49,15 @@ def load(
         raise DataError(f"{str(folder)!r} holds both versions of AudioCaps: choose one with `version`.")
     files = [f"{place}{name}.csv" for place in places[version]]
     files += [f"{name}.json", f"retrieval_json_files/{name}.json", f"AudioCaps_{name}.json"]
-    clips: dict[str, dict] = {}
     languages = one_or_more(languages)
+    found = []
     for language in languages:
-        own = files if language == "en" else []
-        path = (
-            folder / annotations
-            if annotations
-            else first_existing(folder, [f"{language}/{name}.csv", *own], f"{language} captions of AudioCaps {split}")
-        )
-        if annotations and language != languages[0]:
-            path = first_existing(folder, [f"{language}/{name}.csv"], f"{language} captions of AudioCaps {split}")
-        for row in _rows(path, index, language):
-            known = clips.setdefault(row["id"], {**row, "captions": [], "language": []})
-            known["captions"] += row["captions"]
-            spoken = row["language"]
-            known["language"] += spoken if isinstance(spoken, list) else [spoken] * len(row["captions"])
-    yield from clips.values()
+        # a chosen file holds the first language; each other one lies in its folder
+        chosen = annotations if language == languages[0] else None
+        names = [f"{language}/{name}.csv", *(files if language == "en" and not annotations else [])]
+        path = annotation_file(folder, chosen, names, f"{language} captions of AudioCaps {split}")
+        found.append(_rows(path, index, language))
+    yield from join_captions(chain.from_iterable(found))
 
 
 def _rows(path: Path, index: AudioIndex, language: str) -> Iterator[dict]:

@@ -7,13 +7,15 @@ splits whose classes are their folders. Names of files never decide a split, as 
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from supclap.errors import DataError
 
-from ..files import AUDIO_SUFFIXES
-from ..tables import columns_of, file_of, read_table, table_rows
-from .common import LABEL_TEMPLATE, label_caption
+from ..audio_index import AUDIO_SUFFIXES
+from ..columns import ColumnMapping
+from ..labels import label_caption
+from ..tables import COLUMNS, columns_of, file_of, read_table, table_rows
 
 
 SPLITS: dict[str, str] = {}  # any
@@ -23,50 +25,37 @@ SPLIT_COLUMN = "split"
 METADATA = tuple(f"metadata{suffix}" for suffix in (".csv", ".jsonl", ".parquet"))
 
 
-def load(
-    folder: Path,
-    split: str,
-    audio_column: str = "file_name",
-    caption_columns: str | Sequence[str] | None = None,
-    label_column: str | None = None,
-    template: str = LABEL_TEMPLATE,
-    language: str | None = None,
-    licence: str | None = None,
-) -> Iterator[dict]:
+def load(folder: Path, split: str, **columns) -> Iterator[dict]:
     """Rows of a split.
 
     Args:
         folder: The folder.
         split: A value of the column `split` or the name of a folder in it; `train` is all else.
-        audio_column: Column of the file, relative to the metadata.
-        caption_columns: Columns of captions; each may hold a list. Those that go by a usual name when omitted.
-        label_column: Column of the class, whose template caption stands in where there are no captions.
-        template: Caption of a class.
-        language: Language of the captions where the metadata has no column `language`.
-        licence: Licence where the metadata has no column `licence`.
+        columns: What the columns of the metadata mean, as arguments of [`~supclap.data.columns.ColumnMapping`]; the
+            audio is a `file_name` relative to the metadata when omitted. Without metadata, `template`, `language` and
+            `licence` count.
     """
+    mapping = replace(COLUMNS, **columns)
     split = canonical(split)
     place = _place(folder, split)
-    given = {"language": language, "licence": licence}
     own, whole = _metadata(place) if place else None, _metadata(folder)
     if own or whole:
         path = own or whole
         table = read_table(path)
         if not own:
-            splits = splits_of(path, table, audio_column)
-            table = [record for record, name in zip(table, splits, strict=True) if name == split]
-            if not table:
-                raise DataError(
-                    f"{path}: no row is of the split {split!r}; there are {', '.join(sorted(set(splits)))}."
-                )
-        prefix = f"{place.name}/" if own else ""
-        yield from table_rows(
-            table, path, audio_column, caption_columns, label_column, template, defaults=given, prefix=prefix
-        )
+            tables = tables_by_split(path, table, mapping.audio_column)
+            if split not in tables:
+                raise DataError(f"{path}: no row is of the split {split!r}; there are {', '.join(sorted(tables))}.")
+            table = tables[split]
+        yield from table_rows(table, path, mapping, prefix=f"{place.name}/" if own else "")
         return
     if place is None and split != "train":
         raise DataError(f"{str(folder)!r} has no folder {split!r}.")
-    place = place or folder
+    yield from _rows_of_class_folders(folder, place or folder, mapping)
+
+
+def _rows_of_class_folders(folder: Path, place: Path, mapping: ColumnMapping) -> Iterator[dict]:
+    """Rows of a split without metadata: `place` has a folder for each class, at any depth below it lie the files."""
     found = 0
     for root, folders, files in os.walk(place):
         folders.sort()
@@ -82,11 +71,12 @@ def load(
                 "id": str(path.relative_to(folder)),
                 "file": file,
                 "audio": str(path),
-                "captions": label_caption(template, [label]),
+                "captions": label_caption(mapping.template, [label]),
                 "label": label,
                 "group": label,
                 "source": folder.name,
-                **given,
+                "language": mapping.language,
+                "licence": mapping.licence,
             }
     if not found:
         raise DataError(f"{str(place)!r} holds neither {', '.join(METADATA)} nor folders of audio files.")
@@ -98,7 +88,7 @@ def splits_in(folder: Path, audio_column: str = "file_name") -> list[str]:
     places = {split: _place(folder, split) for split in FOLDERS}
     found = {split for split, place in places.items() if place and (not whole or _metadata(place))}
     if whole:
-        found |= set(splits_of(whole, read_table(whole), audio_column))
+        found |= set(tables_by_split(whole, read_table(whole), audio_column))
     known = [split for split in FOLDERS if split in found]
     return [*known, *sorted(found - set(known))] or ["train"]
 
@@ -109,24 +99,33 @@ def canonical(name: str) -> str:
 
 
 def _place(folder: Path, split: str) -> Path | None:
+    """The folder of a split, where there is one."""
     return next((folder / name for name in FOLDERS.get(split, (split,)) if (folder / name).is_dir()), None)
 
 
 def _metadata(place: Path) -> Path | None:
+    """The table that lies in a folder, where there is one."""
     return next((place / name for name in METADATA if (place / name).is_file()), None)
 
 
-def splits_of(path: Path, table: Sequence[dict], audio_column: str = "file_name") -> list[str]:
-    """The split of each record of the metadata of a whole folder, by its column `split` or else its folder.
+def tables_by_split(
+    path: Path, table: Sequence[dict], audio_column: str = COLUMNS.audio_column
+) -> dict[str, list[dict]]:
+    """The records of each split in the metadata of a whole folder, by the column `split` or else the folder of the file.
 
     Raises:
         DataError: The column is there, and has no value for a row.
     """
     if SPLIT_COLUMN not in columns_of(table):
         folders = [PurePosixPath(file_of(record.get(audio_column)) or "").parent.parts for record in table]
-        names = [canonical(parts[0]) if parts else "" for parts in folders]
-        return [name if name in FOLDERS else "train" for name in names]
-    values = [str(record.get(SPLIT_COLUMN) or "").strip() for record in table]
-    if "" in values:
-        raise DataError(f"{path}, row {values.index('')}: no value in the column {SPLIT_COLUMN}.")
-    return [canonical(value) for value in values]
+        splits = [canonical(parts[0]) if parts else "" for parts in folders]
+        splits = [split if split in FOLDERS else "train" for split in splits]
+    else:
+        values = [str(record.get(SPLIT_COLUMN) or "").strip() for record in table]
+        if "" in values:
+            raise DataError(f"{path}, row {values.index('')}: no value in the column {SPLIT_COLUMN}.")
+        splits = [canonical(value) for value in values]
+    tables: dict[str, list[dict]] = {}
+    for record, split in zip(table, splits, strict=True):
+        tables.setdefault(split, []).append(record)
+    return tables

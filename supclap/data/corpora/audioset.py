@@ -5,17 +5,11 @@ from pathlib import Path
 
 from supclap.errors import DataError
 
-from ..files import AudioIndex, decimal, first_existing, read_csv
-from .common import (
-    LABEL_TEMPLATE,
-    captions_of_record,
-    label_caption,
-    read_caption_json,
-    record_clip,
-    split_labels,
-    youtube_id,
-    youtube_names,
-)
+from ..audio_index import AudioIndex
+from ..columns import decimal
+from ..labels import LABEL_TEMPLATE, label_caption, split_labels
+from ..text_files import annotation_file, read_csv
+from .common import captions_of_record, read_caption_json, record_clip, youtube_id, youtube_names
 
 
 SPLITS = {
@@ -49,7 +43,7 @@ def load(
         template: Caption of the labels where there is no file of captions.
     """
     names = label_names(folder)
-    path = folder / annotations if annotations else first_existing(folder, [SPLITS[split]], f"segments of {split}")
+    path = annotation_file(folder, annotations, [SPLITS[split]], f"segments of {split}")
     written = _captions(folder / captions) if captions else None
     index = AudioIndex(folder / (audio_dir or ""))
     for where, video, start, end, mids in (_strong if split.startswith("strong") else _segments)(path):
@@ -79,7 +73,7 @@ def label_names(folder: Path) -> dict[str, str]:
         for row in read_csv(folder / "mid_to_display_name.tsv", names=["mid", "display_name"]):
             names[row["mid"].strip()] = row["display_name"].strip()
     if (folder / "class_labels_indices.csv").is_file() or not names:
-        path = first_existing(folder, ["class_labels_indices.csv"], "class list of AudioSet")
+        path = annotation_file(folder, None, ["class_labels_indices.csv"], "class list of AudioSet")
         for row in read_csv(path, {"mid": (), "display_name": ()}):
             names[row["mid"].strip()] = row["display_name"].strip()
     return names

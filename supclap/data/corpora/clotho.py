@@ -7,7 +7,9 @@ metadata file beside the captions tells the Freesound recording and the licence 
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..files import AudioIndex, first_existing, read_csv
+from ..audio_index import AudioIndex
+from ..rows import join_captions
+from ..text_files import annotation_file, read_csv
 from .common import freesound, json_rows, numbered
 
 
@@ -29,7 +31,7 @@ def load(folder: Path, split: str, annotations: str | None = None, audio_dir: st
     long, short = SPLITS[split], _SHORT[split]
     names = [f"clotho_captions_{long}.csv", f"csv_files/{short}.csv", f"{short}.csv", f"{long}_captions.csv"]
     names += [f"retrieval_json_files/{short}.json", f"{short}.json"]
-    path = folder / annotations if annotations else first_existing(folder, names, f"captions of Clotho {split}")
+    path = annotation_file(folder, annotations, names, f"captions of Clotho {split}")
     own = [place for place in (long, f"clotho_audio_{long}", f"waveforms/{short}", short) if (folder / place).is_dir()]
     index = AudioIndex(folder / (audio_dir or (own[0] if own else "")))
     if path.suffix == ".json":
@@ -38,27 +40,25 @@ def load(folder: Path, split: str, annotations: str | None = None, audio_dir: st
             yield row | {"source": recording or "clotho"}
         return
     details = _metadata(folder / f"clotho_metadata_{long}.csv")
-    clips: dict[str, dict] = {}
-    for record in read_csv(path, {"file_name": ("fname", "filename")}):
+
+    def row_of(record: dict) -> dict:
         name = record["file_name"]
         captions = [value for _, value in numbered(record)]
-        captions = captions or [record.get("raw_text") or record.get("text", "")]
-        if name not in clips:
-            detail = details.get(name.strip(), {})
-            recording = freesound(detail.get("sound_id", ""))
-            clips[name] = {
-                "id": f"clotho/{split}/{name.strip()}",
-                "file": name,
-                "audio": index.find(name),
-                "captions": [],
-                "language": "en",
-                "recording": recording,
-                "source": recording or "clotho",
-                "author": detail.get("manufacturer"),
-                "licence": detail.get("license") or LICENCE,
-            }
-        clips[name]["captions"] += captions
-    yield from clips.values()
+        detail = details.get(name.strip(), {})
+        recording = freesound(detail.get("sound_id", ""))
+        return {
+            "id": f"clotho/{split}/{name.strip()}",
+            "file": name,
+            "audio": index.find(name),
+            "captions": captions or [record.get("raw_text") or record.get("text", "")],
+            "language": "en",
+            "recording": recording,
+            "source": recording or "clotho",
+            "author": detail.get("manufacturer"),
+            "licence": detail.get("license") or LICENCE,
+        }
+
+    yield from join_captions(map(row_of, read_csv(path, {"file_name": ("fname", "filename")})))
 
 
 def _recording(record: dict) -> str | None:

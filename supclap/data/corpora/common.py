@@ -1,17 +1,19 @@
-"""What the corpora share: ids, captions, templates, and the JSON form of WavCaps and ML-CLAP."""
+"""What the corpora share: ids of YouTube and Freesound, numbered captions, and the JSON form of WavCaps and ML-CLAP."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from supclap.errors import DataError
 
-from ..files import AudioIndex, decimal, read_json
+from ..audio_index import AudioIndex
+from ..columns import decimal
+from ..labels import label_caption
+from ..text_files import read_json
 
 
 YOUTUBE_ID = re.compile(r"[A-Za-z0-9_-]{11}")
 NUMBER = re.compile(r"(\d+)([.,]0+)?")  # a spreadsheet may have saved it with decimals
-LABEL_TEMPLATE = "This is a sound of {}."
 
 
 def youtube_id(text: str, where: str) -> str:
@@ -34,7 +36,7 @@ def whole_number(text: str | int | float, where: str) -> int:
 
 
 def freesound(text: str | int) -> str | None:
-    """The recording of a Freesound number; `None` where there is none ("Not found")."""
+    """`freesound:NUMBER`, the recording of a Freesound number; `None` where it is none ("Not found")."""
     number = NUMBER.fullmatch(str(text).strip())
     return f"freesound:{int(number[1])}" if number else None
 
@@ -47,36 +49,20 @@ def youtube_names(video: str, start: int, end: int | None = None) -> list[str]:
     return own + [f"Y{name}" for name in own]
 
 
-def label_of(value) -> str | None:
-    """The label of a cell as text; `None` where there is none: an empty cell, or -1, as data sets mark it."""
-    # the comparison with itself finds NaN, which tables have in place of an empty cell
-    if value is None or value != value or str(value).strip() in ("", "-1", "-1.0"):
-        return None
-    return str(value).strip()
-
-
-def spoken(label: str) -> str:
-    """A class name as words: `clock_alarm` becomes `clock alarm`."""
-    return label.replace("_", " ").strip()
-
-
-def label_caption(template: str, labels: Sequence[str]) -> list[str]:
-    """The caption of a classification clip: its labels as words in the template. A clip without labels has none."""
-    if "{}" not in template:
-        raise DataError(f"template {template!r} has no {{}} for the label.")
-    words = ", ".join(filter(None, map(spoken, labels)))
-    return [template.replace("{}", words)] if words else []
-
-
-def split_labels(text: str) -> list[str]:
-    """The labels of a cell that holds them with commas between; an empty cell has none."""
-    return [label.strip() for label in text.split(",") if label.strip()]
-
-
 def class_row(
     corpus: str, file: str, names: Sequence[str], index: AudioIndex, label: str, template: str, recording: str | None
 ) -> dict:
-    """Row of a clip with one label, but for its licence; clips of a class are no negatives of each other."""
+    """The row of a clip with one label, but for its licence; clips of a class are no negatives of each other.
+
+    Args:
+        corpus: Name of the corpus.
+        file: Name of the clip in its table.
+        names: Names that its audio may have.
+        index: The audio files.
+        label: Its class.
+        template: Caption of a class.
+        recording: What it was cut from, where that is known.
+    """
     return {
         "id": f"{corpus}/{file.strip()}",
         "file": file,
@@ -144,9 +130,23 @@ def record_names(record: dict) -> list[str]:
 
 
 def json_rows(
-    path: Path, index: AudioIndex, corpus: str, recording, language: str = "en", licence: str | None = None
+    path: Path,
+    index: AudioIndex,
+    corpus: str,
+    recording: Callable[[dict], str | None],
+    language: str = "en",
+    licence: str | None = None,
 ) -> Iterator[dict]:
-    """Rows of a file in the JSON form; `recording(record)` tells what a clip was cut from."""
+    """Rows of a file in the JSON form.
+
+    Args:
+        path: The file.
+        index: The audio files.
+        corpus: What stands before the ids.
+        recording: Tells what the clip of a record was cut from.
+        language: Language of captions that do not tell theirs.
+        licence: Licence of all clips.
+    """
     for record in read_caption_json(path):
         names = record_names(record)
         row = {

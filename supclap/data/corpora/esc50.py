@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..files import AudioIndex, first_existing, read_csv
-from .common import LABEL_TEMPLATE, class_row, freesound, whole_number
+from ..audio_index import AudioIndex
+from ..labels import LABEL_TEMPLATE
+from ..text_files import annotation_file, read_csv
+from .common import class_row, freesound, whole_number
 
 
 SPLITS = {str(fold): str(fold) for fold in range(1, 6)}
@@ -31,7 +33,7 @@ def load(
         esc10: Whether to take the ten classes of ESC-10 only.
     """
     names = ["meta/esc50.csv", "esc50.csv"]
-    path = folder / annotations if annotations else first_existing(folder, names, "table of ESC-50")
+    path = annotation_file(folder, annotations, names, "table of ESC-50")
     index = AudioIndex(folder / (audio_dir or ""))
     columns = {"filename": ("file_name",), "fold": (), "category": ("label",), "esc10": (), "src_file": ()}
     for line, row in enumerate(read_csv(path, columns), start=1):

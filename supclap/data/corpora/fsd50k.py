@@ -5,8 +5,10 @@ from pathlib import Path
 
 from supclap.errors import DataError
 
-from ..files import AudioIndex, first_existing, read_csv, read_json
-from .common import LABEL_TEMPLATE, freesound, label_caption, split_labels
+from ..audio_index import AudioIndex
+from ..labels import LABEL_TEMPLATE, label_caption, split_labels
+from ..text_files import annotation_file, read_csv, read_json
+from .common import freesound
 
 
 SPLITS = {"train": "dev", "validation": "dev", "test": "eval"}
@@ -33,7 +35,7 @@ def load(
     """
     name = SPLITS[split]
     names = [f"FSD50K.ground_truth/{name}.csv", f"{name}.csv"]
-    path = folder / annotations if annotations else first_existing(folder, names, f"table of FSD50K {split}")
+    path = annotation_file(folder, annotations, names, f"table of FSD50K {split}")
     own = f"FSD50K.{name}_audio"
     index = AudioIndex(folder / (audio_dir or (own if (folder / own).is_dir() else "")))
     details = folder / f"FSD50K.metadata/{name}_clips_info_FSD50K.json"

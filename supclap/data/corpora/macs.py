@@ -5,7 +5,8 @@ from pathlib import Path
 
 from supclap.errors import DataError
 
-from ..files import AudioIndex, first_existing, read_text
+from ..audio_index import AudioIndex
+from ..text_files import annotation_file, read_text
 
 
 SPLITS = {"train": "train"}
@@ -24,7 +25,7 @@ def load(folder: Path, split: str, annotations: str | None = None, audio_dir: st
     """
     import yaml
 
-    path = folder / annotations if annotations else first_existing(folder, ["MACS.yaml"], "annotations of MACS")
+    path = annotation_file(folder, annotations, ["MACS.yaml"], "annotations of MACS")
     try:
         # the C loader where it is built: the pure one takes minutes for the 4 thousand clips
         content = yaml.load(read_text(path), getattr(yaml, "CSafeLoader", yaml.SafeLoader))

@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..files import AudioIndex, first_existing, read_csv
-from .common import LABEL_TEMPLATE, class_row, freesound, whole_number
+from ..audio_index import AudioIndex
+from ..labels import LABEL_TEMPLATE
+from ..text_files import annotation_file, read_csv
+from .common import class_row, freesound, whole_number
 
 
 SPLITS = {str(fold): str(fold) for fold in range(1, 11)}
@@ -29,7 +31,7 @@ def load(
         template: Caption of a label.
     """
     names = ["metadata/UrbanSound8K.csv", "UrbanSound8K.csv"]
-    path = folder / annotations if annotations else first_existing(folder, names, "table of UrbanSound8K")
+    path = annotation_file(folder, annotations, names, "table of UrbanSound8K")
     index = AudioIndex(folder / (audio_dir or ""))
     columns = {"slice_file_name": (), "fsID": (), "fold": (), "class": ("class_name",)}
     for line, row in enumerate(read_csv(path, columns), start=1):

@@ -5,8 +5,10 @@ from pathlib import Path
 
 from supclap.errors import DataError
 
-from ..files import AudioIndex, first_existing, read_csv
-from .common import LABEL_TEMPLATE, label_caption, whole_number, youtube_id, youtube_names
+from ..audio_index import AudioIndex
+from ..labels import LABEL_TEMPLATE
+from ..text_files import annotation_file, read_csv
+from .common import class_row, whole_number, youtube_id, youtube_names
 
 
 SPLITS = {"train": "train", "test": "test"}
@@ -32,21 +34,12 @@ def load(
         template: Caption of a label.
     """
     names = ["vggsound.csv", f"{split}.csv", "data/vggsound.csv", f"data/{split}.csv"]
-    path = folder / annotations if annotations else first_existing(folder, names, "table of VGGSound")
+    path = annotation_file(folder, annotations, names, "table of VGGSound")
     index = AudioIndex(folder / (audio_dir or ""))
     for video, start, label in _clips(path, split):
-        yield {
-            "id": f"vggsound/{video}_{start:06d}",
-            "file": f"{video}_{start:06d}.wav",
-            "audio": index.find(*youtube_names(video, start)),
-            "captions": label_caption(template, [label]),
-            "language": "en",
-            "label": label,
-            "group": f"vggsound/{label}",
-            "recording": f"youtube:{video}",
-            "source": f"youtube:{video}",
-            "licence": LICENCE,
-        }
+        names = youtube_names(video, start)
+        made = class_row("vggsound", f"{video}_{start:06d}", names, index, label, template, f"youtube:{video}")
+        yield made | {"file": f"{video}_{start:06d}.wav", "licence": LICENCE}
 
 
 def _clips(path: Path, split: str) -> Iterator[tuple[str, int, str]]:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from supclap.errors import DataError
 
-from ..files import AudioIndex, first_existing, one_or_more
+from ..audio_index import AudioIndex
+from ..columns import one_or_more
+from ..text_files import annotation_file
 from .common import freesound, json_rows, record_clip, youtube_id
 
 
@@ -41,13 +43,14 @@ def load(
             raise DataError(f"WavCaps has the sources {', '.join(SOURCES)}, not {source!r}.")
         folders, files = SOURCES[source]
         names = [f"{place}{file}" for file in files for place in _places(folders)]
-        path = first_existing(folder, names, f"WavCaps file of {source}")
+        path = annotation_file(folder, None, names, f"WavCaps file of {source}")
         index = _audio_of(root, source, alone=len(sources) == 1)
         rows = json_rows(path, index, f"wavcaps/{source}", lambda record, s=source: recording(s, record_clip(record)))
         yield from (row | {"licence": LICENCE} for row in rows)
 
 
 def _places(folders: Sequence[str]) -> list[str]:
+    """Where the JSON file of a source may lie."""
     return [f"{base}{name}/" for base in ("json_files/", "") for name in folders] + [""]
 
 

@@ -9,17 +9,24 @@ import json
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from supclap.errors import DataError, name_some
 
-from ..accept import clean_captions
-from ..files import AUDIO_SUFFIXES, read_json
-from ..rows import LazyRows
+from ..audio_index import AUDIO_SUFFIXES
+from ..rows import LazyRows, clean_captions
+from ..text_files import read_json
 
+
+if TYPE_CHECKING:
+    from datasets import IterableDataset
 
 SPLITS: dict[str, str] = {}  # any
 ALIASES: dict[str, str] = {}
+# What the reports of `supclap data prepare` have as their `format`.
 REPORT = "supclap-shards"
+# What the JSON of a clip may say beside its id and captions; these keys of it are keys of the row.
+KEPT = ("label", "labels", "group", "recording", "source", "licence", "author", "duration", "fold")
 
 
 class ShardRows(LazyRows):
@@ -75,7 +82,7 @@ def load(folder: Path, split: str, language: str | None = None, licence: str | N
     clips: list[tuple[dict, str, int, int]] = []
     seen: dict[str, str] = {}
     for shard in shards:
-        for row, offset, size in _index(shard, language, licence):
+        for row, offset, size in _clips_of_shard(shard, language, licence):
             # keys are unique in their shard only
             if seen.setdefault(row["id"], shard.name) != shard.name:
                 row["id"] = f"{shard.stem}/{row['id']}"
@@ -85,16 +92,27 @@ def load(folder: Path, split: str, language: str | None = None, licence: str | N
     return ShardRows(clips)
 
 
-def rows_of_shard(shard: str, language: str | None = None, licence: str | None = None) -> Iterator[dict]:
-    """Rows of one shard with their audio, read one after the other.
+def stream(folder: Path, split: str, language: str | None = None, licence: str | None = None) -> "IterableDataset":
+    """A stream of the rows of a split with their audio, shard by shard; the arguments are those of [`load`].
 
-    The shard stands before each id: no other one is opened, which might have a clip of that key too.
+    Raises:
+        DataError: There are no shards, or some are missing or incomplete.
     """
-    path = Path(shard)
-    with path.open("rb") as file:
-        for row, offset, size in _index(path, language, licence):
-            file.seek(offset)
-            yield row | {"id": f"{path.stem}/{row['id']}", "audio": file.read(size)}
+    from datasets import IterableDataset
+
+    # a list among the arguments is what `datasets` shuffles, and divides among ranks and workers
+    shards = [str(shard) for shard in find_shards(folder, split)]
+    options = {"shards": shards, "language": language, "licence": licence}
+    return IterableDataset.from_generator(_rows_of_shards, gen_kwargs=options)
+
+
+def _rows_of_shards(shards: list[str], language: str | None, licence: str | None) -> Iterator[dict]:
+    for shard in map(Path, shards):
+        with shard.open("rb") as file:
+            for row, offset, size in _clips_of_shard(shard, language, licence):
+                file.seek(offset)
+                # The shard stands before each id, as another one, which is not open now, may have a clip of that key too.
+                yield row | {"id": f"{shard.stem}/{row['id']}", "audio": file.read(size)}
 
 
 def find_shards(folder: Path, split: str) -> list[Path]:
@@ -137,8 +155,13 @@ def check_report(path: Path, shards: Sequence[Path]) -> None:
         )
 
 
-def _index(shard: Path, language: str | None, licence: str | None):
-    """Row, offset and size of each clip of a shard."""
+def _clips_of_shard(shard: Path, language: str | None, licence: str | None) -> Iterator[tuple[dict, int, int]]:
+    """The row of each clip of a shard, and the offset and size of its audio in bytes.
+
+    One walk over the headers of the tar file notes where each audio member lies and reads the small members, JSON and
+    text, at once. A clip is what has one key: the path of its members up to the first dot of the file's name. Its
+    members need not stand side by side, so rows are made only when all headers are known.
+    """
     members: dict[str, dict] = {}
     try:
         with tarfile.open(shard, "r:") as tar:
@@ -147,15 +170,16 @@ def _index(shard: Path, language: str | None, licence: str | None):
                     continue
                 folder, _, file = member.name.rpartition("/")
                 stem, _, suffix = file.partition(".")
-                entry = members.setdefault(f"{folder}/{stem}" if folder else stem, {})
+                found = members.setdefault(f"{folder}/{stem}" if folder else stem, {})
                 suffix = "." + suffix.lower()
                 if suffix in AUDIO_SUFFIXES:
-                    entry["audio"] = (member.offset_data, member.size)
+                    found["audio"] = (member.offset_data, member.size)
                 elif suffix == ".json":
-                    entry["json"] = json.loads(tar.extractfile(member).read())
+                    found["json"] = json.loads(tar.extractfile(member).read())
                 elif suffix == ".txt":
-                    entry["text"] = tar.extractfile(member).read().decode()
-            # tarfile takes a file that was cut between two members, or inside the last, for a whole one
+                    found["text"] = tar.extractfile(member).read().decode()
+            # tarfile takes a file that was cut between two members, or inside the last, for a whole one; but its offset
+            # is then where the next header would stand
             if tar.offset > shard.stat().st_size:
                 raise tarfile.ReadError("unexpected end of data")
     except (tarfile.TarError, OSError) as error:
@@ -163,38 +187,36 @@ def _index(shard: Path, language: str | None, licence: str | None):
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{shard}: a member is broken ({error}).") from None
     keys: dict[str, str] = {}
-    for key, entry in members.items():
-        if "audio" in entry:
-            row = _row(key, entry, language, licence)
+    for key, found in members.items():
+        if "audio" in found:
+            row = _row(key, found, language, licence)
             if first := keys.get(row["id"]):
                 raise DataError(
                     f"{shard}: the clips {first} and {key} have the same id {row['id']!r}. Give one another."
                 )
             keys[row["id"]] = key
-            yield row, *entry["audio"]
+            yield row, *found["audio"]
 
 
-def _row(key: str, entry: dict, language: str | None, licence: str | None) -> dict:
-    details = entry.get("json")
+def _row(key: str, members: dict, language: str | None, licence: str | None) -> dict:
+    """The row of a clip but for its audio, from its JSON in any of the known forms, or its text."""
+    details = members.get("json")
     details = dict(details) if isinstance(details, dict) else {}
     captions = next((details[name] for name in ("captions", "caption", "text") if details.get(name)), None)
-    captions = captions or entry.get("text")
-    spoken = details.get("language") or language
-    if isinstance(captions, dict):  # ML-CLAP
-        by_language = [(code, text) for code, texts in captions.items() for text in _texts(texts)]
-        spoken, captions = [code for code, _ in by_language], [text for _, text in by_language]
-    kept = {name: details[name] for name in KEPT if details.get(name) is not None}
-    own = details.get("id")
-    row = {"id": key if own is None else str(own), "captions": clean_captions(_texts(captions))}
-    row |= {"language": spoken} if spoken else {}
-    return row | ({"licence": licence} if licence else {}) | kept
+    captions = captions or members.get("text")
+    languages = details.get("language") or language
+    if isinstance(captions, dict):  # the form of ML-CLAP: captions by language
+        pairs = [(code, text) for code, texts in captions.items() for text in _as_list(texts)]
+        languages, captions = [code for code, _ in pairs], [text for _, text in pairs]
+    own_id = details.get("id")
+    row = {"id": key if own_id is None else str(own_id), "captions": clean_captions(_as_list(captions))}
+    row |= {"language": languages} if languages else {}
+    row |= {"licence": licence} if licence else {}
+    return row | {name: details[name] for name in KEPT if details.get(name) is not None}
 
 
-def _texts(captions) -> list:
-    """Captions as a list: one may stand by itself, and `null` is none. What is no text is refused where rows are."""
+def _as_list(captions: Any) -> list:
+    """Captions as a list: one may stand by itself, and `null` is none. What is no text is refused later, by its row."""
     if captions is None:
         return []
     return captions if isinstance(captions, list) else [captions]
-
-
-KEPT = ("label", "labels", "group", "recording", "source", "licence", "author", "duration", "fold")

@@ -5,20 +5,26 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import TrainerCallback
+from torch.utils.data import IterableDataset
+from transformers import Trainer
 
+from supclap.errors import DataError, SettingsError
+from supclap.evaluation.embed import evaluation_mode
 from supclap.files import DRIFT, write_whole
 from supclap.losses import diagnostics as forces
+from supclap.training.callbacks.part import TrainingPart, check_weights_are_whole
+from supclap.training.model import SupClapForContrastiveTraining
 from supclap.training.towers import logit_scale
 
 
 MEMORY_BATCHES = 16
 
 
-class DriftCallback(TrainerCallback):
+class DriftCallback(TrainingPart):
     """Measures, at every `steps`-th step, what `supclap.losses.diagnostics` defines.
 
     Values are means over both directions (texts pulled to audios, audios pulled to texts) and over the rows of this
@@ -26,14 +32,15 @@ class DriftCallback(TrainerCallback):
 
     - `cos_gradient`, `cos_gradient_tangent`: between the negative gradient of the whole objective with respect to the
       embeddings of the training batch and the pull. The gradients are those of the step itself.
-    - `cos_step`, `cos_step_tangent`: between the change that the optimiser's step makes to the embeddings of a held probe
-      batch (in eval mode and float32, whatever training computes in) and the pull.
+    - `cos_step`, `cos_step_tangent`: between the pull and the change that the step of the optimizer makes to the
+      embeddings of a probe, which are pairs set aside for this (in eval mode and float32, whatever training computes
+      in).
     - `push_ratio`, `push_global`, `push_local`: on the probe, from the embeddings of the last 16 training batches, which
-      are up to 16 steps old. Those with the `clip_ids` of an anchor, such as its own pair, do not push it; in batches
-      without `clip_ids` no pair is told from others.
+      are up to 16 steps old. An embedding with the same `clip_ids` as an anchor, such as that of its own pair, does not
+      push it. Batches without `clip_ids` do not tell which these are, so there all embeddings push.
     - `radius_p10` … `shrink_p90`: of the training batch, with SVR.
 
-    Nothing is drawn from the random numbers of training, and its course is the same with the callback and without.
+    The callback draws nothing from the random numbers of training, whose course is the same without it.
 
     Args:
         log: Called with the values, to send them to the trackers: the Trainer's `log`.
@@ -41,12 +48,12 @@ class DriftCallback(TrainerCallback):
         probe_size: Pairs of the probe, spread evenly over the training data.
 
     Raises:
-        ValueError: An interval or size below 1.
+        SettingsError: An interval or size below 1.
     """
 
     def __init__(self, log: Callable[[dict], None], steps: int = 100, probe_size: int = 64):
         if steps < 1 or probe_size < 1:
-            raise ValueError(f"drift_steps and drift_probe_size must be at least 1; got {steps} and {probe_size}.")
+            raise SettingsError(f"drift_steps and drift_probe_size must be at least 1; got {steps} and {probe_size}.")
         self.log, self.steps, self.probe_size = log, steps, probe_size
         self.memory: deque[tuple[Tensor, Tensor, Tensor | None]] = deque(maxlen=MEMORY_BATCHES)
         self.probe: list[dict[str, Tensor]] | None = None
@@ -54,11 +61,22 @@ class DriftCallback(TrainerCallback):
         self.measuring = False
         self.values: dict[str, Tensor] = {}
 
+    @classmethod
+    def for_trainer(cls, trainer: Trainer) -> "DriftCallback | None":
+        if not trainer.args.drift:
+            return None
+        check_weights_are_whole(trainer, "drift")
+        if isinstance(trainer.train_dataset, IterableDataset):
+            raise SettingsError(
+                "drift holds out a probe of the training rows, which a stream does not give: leave it out."
+            )
+        return cls(trainer.log, trainer.args.drift_steps, trainer.args.drift_probe_size)
+
     def on_train_begin(self, args, state, control, model=None, **kwargs):
         self.memory.clear()
         self.hook = model.criterion.register_forward_hook(self._after_loss, with_kwargs=True)
         path = Path(args.output_dir) / DRIFT
-        if state.is_world_process_zero and path.exists():  # of a run that goes on: what comes after its checkpoint
+        if state.is_world_process_zero and path.exists():  # a run goes on: drop what was measured after its checkpoint
             kept = [entry for entry in read_drift(path) if entry["step"] <= state.global_step]
             write_whole(path, "".join(json.dumps(entry) + "\n" for entry in kept))
 
@@ -127,35 +145,35 @@ class DriftCallback(TrainerCallback):
                 file.write(json.dumps({"step": state.global_step, **values}) + "\n")
         due = control.should_log
         self.log({f"drift/{name}": value for name, value in values.items()})
-        control.should_log = due  # the Trainer takes any log for that of its losses
+        control.should_log = due  # a log turns it off, and the Trainer would leave out the losses of this step
 
 
-def _build_probe(loader, size: int, batch_size: int, device) -> tuple[list[dict[str, Tensor]], Tensor | None]:
-    """Batches of the probe, and the ids of its clips where they have some."""
-    data = loader.dataset
+def _build_probe(
+    loader: Any, size: int, batch_size: int, device: torch.device
+) -> tuple[list[dict[str, Tensor]], Tensor | None]:
+    """The batches of the probe, spread evenly over the data, and the ids of their clips where the collator gives ids."""
+    data, collate = loader.dataset, loader.collate_fn
+    batches, clip_ids = [], []
     with torch.random.fork_rng():
         samples = [data[index * len(data) // size] for index in range(min(size, len(data)))]
-        batches = [
-            loader.collate_fn(samples[start : start + batch_size]) for start in range(0, len(samples), batch_size)
-        ]
-    clip_ids = torch.cat([batch["clip_ids"] for batch in batches]).to(device) if "clip_ids" in batches[0] else None
-    # ids of pairs and of clips are no inputs of the towers
-    return [
-        {name: value.to(device) for name, value in batch.items() if name not in ("ids", "clip_ids")}
-        for batch in batches
-    ], clip_ids
+        for start in range(0, len(samples), batch_size):
+            batch = collate(samples[start : start + batch_size])
+            if getattr(collate, "features_later", False):  # with features_on_device, the batch holds waveforms
+                collate.add_features(batch, device)
+            batch.pop("ids", None)  # names for messages, and no input of the model
+            if "clip_ids" in batch:
+                clip_ids.append(batch.pop("clip_ids").to(device))
+            batches.append({name: value.to(device) for name, value in batch.items()})
+    return batches, torch.cat(clip_ids) if clip_ids else None
 
 
 @torch.no_grad()
-def embed_in_eval_mode(model, batches: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
+def embed_in_eval_mode(
+    model: SupClapForContrastiveTraining, batches: list[dict[str, Tensor]]
+) -> tuple[Tensor, Tensor]:
     """Audio and text embeddings of the batches, in eval mode; each module's mode is as before afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
+    with evaluation_mode(model):
         audio, text = zip(*(model.embed(batch) for batch in batches), strict=True)
-    finally:
-        for module, training in modes:
-            module.training = training
     return torch.cat(audio), torch.cat(text)
 
 
@@ -165,7 +183,7 @@ def read_drift(path: str | Path) -> list[dict[str, float]]:
     A last line that a kill cut short is left out.
 
     Raises:
-        ValueError: A line before the last is not a measurement; file and line are named.
+        DataError: A line before the last is not a measurement; file and line are named.
     """
     lines = Path(path).read_text(encoding="utf-8").splitlines()
     entries = []
@@ -176,6 +194,19 @@ def read_drift(path: str | Path) -> list[dict[str, float]]:
         except (json.JSONDecodeError, KeyError, TypeError):
             if number == len(lines):
                 break
-            raise ValueError(f"{path}, line {number}, is not a measurement: {line[:80]!r}.") from None
+            raise DataError(f"{path}, line {number}, is not a measurement: {line[:80]!r}.") from None
         entries.append(entry)
+    return entries
+
+
+def measurements(folder: str | Path) -> list[dict[str, float]]:
+    """The drift that the run in a folder has measured.
+
+    Raises:
+        DataError: It has measured none.
+    """
+    path = Path(folder) / DRIFT
+    entries = read_drift(path) if path.is_file() else []
+    if not entries:
+        raise DataError(f"{folder} has no measurements in {DRIFT}: train it with `--drift true`.")
     return entries

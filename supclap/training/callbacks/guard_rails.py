@@ -4,8 +4,10 @@ import json
 from collections import defaultdict
 from pathlib import Path
 
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerState, TrainingArguments
 from transformers.utils import logging
+
+from supclap.errors import NonFiniteError
 
 
 logger = logging.get_logger(__name__)
@@ -14,27 +16,57 @@ NONFINITE_BATCHES = "nonfinite_batches.jsonl"
 COLLAPSED = 0.99
 """Mean cosine between different clips (or texts) of a batch above which a tower counts as collapsed."""
 SETTLED = 0.05
-"""Share of the run, beside the warm-up, that is not judged: random towers start out alike."""
+"""Share of the run at its beginning that is not judged, like the warm-up: the embeddings of random towers are all alike."""
 PATIENCE = 3
 """Logs in a row that must show a problem before it is reported."""
 
 
-def record_nonfinite_batch(folder: Path, step: int, rank: int, ids: list[str], values: dict[str, float]) -> Path:
-    """Appends a line with what was in a batch, and what came out, to `nonfinite_batches.jsonl`."""
-    path = folder / NONFINITE_BATCHES
-    folder.mkdir(parents=True, exist_ok=True)
-    entry = {"step": step, "rank": rank, "ids": ids, **{name: repr(value) for name, value in values.items()}}
+def leave_out_step(
+    args: TrainingArguments, state: TrainerState, batches: list[tuple[list[str], dict]], grad_norm: float, allowed: int
+) -> int:
+    """Appends what was in the batches of a step with NaN or infinite values, and what came out, to a file.
+
+    Args:
+        args: Training arguments.
+        state: The state before the step.
+        batches: Ids of the clips and values of each batch of the step.
+        grad_norm: Norm of the gradient.
+        allowed: How many steps of the run may be left out.
+
+    Returns:
+        How many steps have been left out with this one.
+
+    Raises:
+        NonFiniteError: More than allowed.
+    """
+    step, path = state.global_step + 1, Path(args.output_dir) / NONFINITE_BATCHES
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(entry) + "\n")
-    return path
+        for ids, values in batches:
+            told = {name: repr(float(value)) for name, value in {**values, "grad_norm": grad_norm}.items()}
+            file.write(json.dumps({"step": step, "rank": args.process_index, "ids": ids, **told}) + "\n")
+    skipped = 1 + max((entry.get("skipped_steps", 0) for entry in state.log_history), default=0)
+    if skipped > allowed:
+        raise NonFiniteError(
+            f"step {step}: the loss or its gradient is NaN or infinite. The ids of the batch are in {path}. Look at "
+            "those clips; try a lower learning rate, bf16 instead of fp16, or skip_nonfinite_steps to leave out "
+            f"single steps ({skipped - 1} were left out). train_supclap.py goes on from the last checkpoint with "
+            "them when --resume-with-changes is added. The weights were not changed by this step."
+        )
+    return skipped
 
 
 class GuardRailsCallback(TrainerCallback):
-    """Warns once, with what to try, when the logged values show collapsed towers, a temperature at its clamp or radii
-    outside their interval in three logs in a row, once the run has settled. `warned` maps each problem to its message.
+    """Warns of a run that has stopped learning, once for each problem and with what to try.
+
+    A problem is a collapsed tower, a temperature at its clamp, or radii outside their interval. It is reported when
+    three logs in a row show it, once the run has settled.
 
     Args:
         logit_scale_max: Clamp of the inverse temperature.
+
+    Attributes:
+        warned: The message of each problem that was reported.
     """
 
     def __init__(self, logit_scale_max: float):

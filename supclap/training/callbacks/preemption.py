@@ -14,15 +14,15 @@ from transformers import TrainerCallback
 PREEMPTED_EXIT_CODE = 75
 """EX_TEMPFAIL of sysexits.h: a failure that a retry cures. Slurm requeues on it where `RequeueExit` lists it."""
 PREEMPTED_FILE = "preempted"
-"""Lies in `output_dir` from a preempted run's end to its continuation: launchers hide the exit code of their workers."""
+"""File in `output_dir` from the end of a preempted run to its continuation, as launchers hide the status of their workers."""
 
 
 class PreemptionCallback(TrainerCallback):
     """On SIGTERM or Ctrl-C inside the context, ends the process with status 75 and the file `preempted`.
 
-    In training it waits for the step (and the evaluation, if one is due) in progress, and a checkpoint is written: the
-    continuation repeats the uninterrupted run exactly, as after a kill. Before and after it there is nothing to save,
-    and the process ends at once. A second Ctrl-C ends it at once in any case.
+    From the first step on it waits for the step in progress (and for the evaluation, if one is due), and a checkpoint is
+    written: the continuation repeats the uninterrupted run exactly, as after a kill. Before the first step and after
+    training there is nothing to save, and the process ends at once. A second Ctrl-C ends it at once in any case.
     """
 
     def __init__(self):
@@ -53,20 +53,20 @@ class PreemptionCallback(TrainerCallback):
                 self._leave("")
 
     def start(self, output_dir: str | Path | None) -> None:
-        """The setup begins.
+        """Tells that the setup of a run begins.
 
         Args:
-            output_dir: Where to leave the file, and where that of an earlier run is removed; none when `None`.
+            output_dir: Where to leave the file, and to remove that of an earlier run; no file is left when `None`.
         """
         if output_dir is not None:
             self._folder = Path(output_dir)
             marker = self._folder / PREEMPTED_FILE
-            if marker.exists():  # a path through a file has none, and is reported where it is made
+            if marker.exists():  # where `output_dir` cannot be a folder, `unlink` would fail with a worse message
                 marker.unlink(missing_ok=True)
         self._end_waiting("")
 
     def end_training(self, step: int) -> None:
-        """Training has ended, at a step: leaves if this was asked for."""
+        """Tells that training has ended at a step; ends the process where it was asked to end meanwhile."""
         self._end_waiting(f" at step {step}")
 
     def _end_waiting(self, where: str) -> None:
@@ -85,7 +85,7 @@ class PreemptionCallback(TrainerCallback):
         finally:  # the signal may have come inside of a print, which cannot be called again then
             sys.exit(PREEMPTED_EXIT_CODE)
 
-    def on_train_begin(self, args, state, control, **kwargs):
+    def on_step_begin(self, args, state, control, **kwargs):
         self._waits = True
 
     def on_step_end(self, args, state, control, **kwargs):
@@ -101,7 +101,7 @@ class PreemptionCallback(TrainerCallback):
 
 
 def any_rank(value: bool, device: torch.device) -> bool:
-    """Whether the value is true on any rank: all must stop at the same step, and signals do not arrive at once."""
+    """Whether the value is true on any rank. Signals do not reach all ranks at once, but all must stop at the same step."""
     if not (dist.is_available() and dist.is_initialized()):
         return value
     flag = torch.tensor([int(value)], device=device)

@@ -1,11 +1,19 @@
-"""The controls: the push of L_orig without its perpendicular part, and a larger pull, against gradients taken apart by hand."""
+"""The controls of the study: their gradients against torch's own, taken apart by hand."""
+
+import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from supclap.losses import SupClapLoss
+from supclap.errors import SettingsError
+from supclap.losses import SupClapLoss, support_vectors
 from support.builders import unit
+from support.paths import ROOT
+
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from study_controls import ControlledLoss
 
 
 B, D, SCALE = 6, 5, 4.0
@@ -30,7 +38,7 @@ def on_logits(objective, audio, text):
 @pytest.mark.parametrize(("factor", "pull_weight"), [(0.0, 1.0), (0.25, 1.0), (1.0, 2.0), (0.5, 2.0)])
 def test_push_keeps_its_parallel_part_and_has_its_perpendicular_part_scaled(pairs, objective, factor, pull_weight):
     audio, text = pairs
-    criterion = SupClapLoss(objective, svr=None, perpendicular_push=factor, pull_weight=pull_weight)
+    criterion = ControlledLoss(objective=objective, svr=None, perpendicular_push=factor, pull_weight=pull_weight)
     loss = criterion(audio, text, SCALE).loss
     got = torch.autograd.grad(loss, (text, audio))
     value, gradient = on_logits(objective, audio, text)
@@ -49,7 +57,30 @@ def test_push_keeps_its_parallel_part_and_has_its_perpendicular_part_scaled(pair
 
 def test_factors_of_one_are_the_plain_loss(pairs):
     plain = torch.autograd.grad(SupClapLoss(svr=None)(*pairs, SCALE).loss, pairs)
-    same = SupClapLoss(svr=None, perpendicular_push=1.0, pull_weight=1.0)
-    assert not same.controlled
-    almost = SupClapLoss(svr=None, perpendicular_push=1 - 1e-12)
+    almost = ControlledLoss(svr=None, perpendicular_push=1 - 1e-12)
     torch.testing.assert_close(torch.autograd.grad(almost(*pairs, SCALE).loss, pairs), plain, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("objective", ["infonce", "siglip"])
+def test_the_same_clip_is_no_negative_under_a_control_either(pairs, objective):
+    ids = torch.tensor([0, 1, 0, 2, 3, 1])
+    expected = SupClapLoss(objective, svr=None)(*pairs, SCALE, ids=ids).loss
+    got = ControlledLoss(objective=objective, svr=None, pull_weight=2.0)(*pairs, SCALE, ids=ids).loss
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=0)
+
+
+def test_a_constant_direction_gives_the_text_the_whole_gradient_and_the_audio_none_of_it(pairs):
+    options = {"svr": "static", "svr_direction": "uni", "radius_init": 0.25}
+    loss = ControlledLoss(detach_direction=True, **options).double()(*pairs, SCALE).loss
+    on_audio, on_text = torch.autograd.grad(loss - SupClapLoss(svr=None)(*pairs, SCALE).loss, pairs)
+    audio, text = (x.detach() for x in pairs)
+    support = support_vectors(text, audio, 0.25).requires_grad_()
+    audio.requires_grad_()
+    expected = torch.autograd.grad(F.cross_entropy(SCALE * support @ audio.T, torch.arange(B)), (audio, support))
+    torch.testing.assert_close((on_audio, on_text), expected, rtol=0, atol=1e-7)  # the radius is a float32 number
+
+
+@pytest.mark.parametrize("options", [{"pull_weight": 2.0, "svr": "static"}, {"detach_direction": True, "svr": None}])
+def test_a_control_of_another_loss_is_refused(options):
+    with pytest.raises(SettingsError, match="controls of the plain loss"):
+        ControlledLoss(**options)

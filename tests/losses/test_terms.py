@@ -1,4 +1,4 @@
-"""The objective in one pass over the rows against the sum of its terms by plain autograd, in float64."""
+"""The objective against the sum of its terms from the public functions, and its second derivative, in float64."""
 
 import pytest
 import torch
@@ -6,14 +6,12 @@ import torch.nn.functional as F
 
 from supclap.losses import (
     SupClapLoss,
-    chunked,
     info_nce,
     positive_first,
     radius_constraint,
     siglip,
     similarity_logits,
     support_vectors,
-    symmetric,
 )
 from support.builders import unit
 
@@ -22,9 +20,7 @@ B, D = 7, 5
 IDS = torch.tensor([0, 1, 0, 2, 3, 1, 0])
 OPTIONS = {
     "static": {"svr": "static"},
-    "static, one each": {"svr": "static", "share_radius": False},
     "dynamic": {"batch_size": B},
-    "dynamic, one each": {"batch_size": B, "share_radius": False},
     "clamped": {"batch_size": B, "clamp_radius": True},
     "summary": {"radius_predictor": "summary"},
 }
@@ -33,7 +29,7 @@ OPTIONS = {
 def case(objective, name, **options):
     """A criterion whose radii lie on both sides of the distances, and its inputs as leaves."""
     torch.manual_seed(0)
-    options = {"alpha": 0.7, "beta": 0.3, "radius_init": 0.9} | OPTIONS[name] | options
+    options = {"svr_weight": 0.7, "constraint_weight": 0.3, "radius_init": 0.9} | OPTIONS[name] | options
     loss = SupClapLoss(objective, **options).double()
     for parameter_name, parameter in loss.named_parameters():
         if parameter_name.endswith("mlp.4.weight"):
@@ -60,7 +56,8 @@ def by_terms(loss, audio, text, scale, bias=None, ids=None):
     svr = constraint = torch.zeros((), dtype=torch.float64)
     distance = (audio - text).norm(dim=-1)
     sides = ((text, audio, logits), (audio, text, logits.T))
-    for module, (anchor, positive, own) in zip((loss.radius[0], loss.radius[-1]), sides, strict=True):
+    module = loss.radius[0]
+    for anchor, positive, own in sides:
         if loss.svr == "static":
             radius = module(anchor)
         else:
@@ -73,7 +70,7 @@ def by_terms(loss, audio, text, scale, bias=None, ids=None):
             svr = svr + siglip(moved, same_clip, bias)
         else:
             svr = svr + info_nce(moved, exclude=others)
-    return contrastive + loss.alpha * svr + loss.beta * constraint, contrastive, svr, constraint
+    return contrastive + loss.svr_weight * svr + loss.constraint_weight * constraint, contrastive, svr, constraint
 
 
 @pytest.mark.parametrize("chunk_size", [None, 3])
@@ -81,7 +78,7 @@ def by_terms(loss, audio, text, scale, bias=None, ids=None):
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("objective", ["infonce", "siglip"])
 def test_values_and_gradients_are_those_of_the_sum_of_the_terms(objective, name, ids, chunk_size):
-    loss, inputs = case(objective, name, chunk_size=chunk_size)
+    loss, inputs = case(objective, name, loss_chunk_size=chunk_size)
     output = loss(inputs["audio"], inputs["text"], inputs["scale"], inputs.get("bias"), ids)
     expected, *parts = by_terms(loss, **inputs, ids=ids)
     torch.testing.assert_close([output.loss, *output.parts.values()], [expected, *parts], rtol=1e-12, atol=1e-12)
@@ -90,28 +87,11 @@ def test_values_and_gradients_are_those_of_the_sum_of_the_terms(objective, name,
     torch.testing.assert_close(got, torch.autograd.grad(3 * expected, leaves), rtol=1e-10, atol=1e-12)
 
 
-def test_rows_beyond_the_cache_are_taken_in_chunks_unasked(monkeypatch):
-    loss, inputs = case("infonce", "dynamic")
-    expected = torch.autograd.grad(by_terms(loss, **inputs)[0], list(inputs.values()))
-    monkeypatch.setattr(symmetric, "SQUARE_ELEMENTS", 48)  # 7 * 7 - 1
-    monkeypatch.setattr(chunked, "CHUNK_ELEMENTS", 12)  # 4 * 12 < 7 * 7
-    monkeypatch.setattr(chunked, "LEAST_ROWS", 3)
-    taken = []
-    monkeypatch.setattr(
-        loss.radius[0],
-        "with_gradients",
-        lambda *x, call=loss.radius[0].with_gradients: taken.append(len(x[0])) or call(*x),
-    )
-    got = torch.autograd.grad(loss(inputs["audio"], inputs["text"], inputs["scale"]).loss, list(inputs.values()))
-    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-12)
-    assert taken == [6, 6, 2]  # both directions of 3, 3 and 1 rows
-
-
 @pytest.mark.parametrize("objective", ["infonce", "siglip"])
 @pytest.mark.parametrize("chunk_size", [None, 3])
 @pytest.mark.parametrize("distance", [0.02, 1e-3, 1e-4])
 def test_gradients_of_pairs_that_nearly_coincide_hold_in_float32(objective, chunk_size, distance):
-    loss, inputs = case(objective, "static", radius_init=0.1, chunk_size=chunk_size)
+    loss, inputs = case(objective, "static", radius_init=0.1, loss_chunk_size=chunk_size)
     near = inputs["audio"].detach() + distance * unit(B, D, seed=3)
     inputs["text"] = F.normalize(near, dim=-1).float().double().requires_grad_()
     inputs["audio"] = inputs["audio"].detach().float().double().requires_grad_()
@@ -126,7 +106,7 @@ def test_gradients_of_pairs_that_nearly_coincide_hold_in_float32(objective, chun
 
 @pytest.mark.parametrize("chunk_size", [None, 3])
 def test_a_weight_of_0_leaves_the_loss_of_the_anchors(chunk_size):
-    loss, inputs = case("infonce", "dynamic", alpha=0.0, beta=0.0, chunk_size=chunk_size)
+    loss, inputs = case("infonce", "dynamic", svr_weight=0.0, constraint_weight=0.0, loss_chunk_size=chunk_size)
     logits = similarity_logits(inputs["text"], inputs["audio"], inputs["scale"])
     leaves = list(inputs.values())
     expected = torch.autograd.grad(info_nce(logits) + info_nce(logits.T), leaves)
@@ -134,9 +114,10 @@ def test_a_weight_of_0_leaves_the_loss_of_the_anchors(chunk_size):
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("chunk_size", [None, 3])
 @pytest.mark.parametrize("frozen", ["audio", "text", "scale", "radius", "radius.0.mlp.2"])
-def test_the_others_get_their_gradients_when_one_is_frozen(frozen):
-    loss, inputs = case("infonce", "dynamic")
+def test_the_others_get_their_gradients_when_one_is_frozen(frozen, chunk_size):
+    loss, inputs = case("infonce", "dynamic", loss_chunk_size=chunk_size)
     leaves = {**inputs, **dict(loss.named_parameters())}
     expected = dict(zip(leaves, torch.autograd.grad(by_terms(loss, **inputs)[0], list(leaves.values())), strict=True))
     for name, leaf in leaves.items():
@@ -149,8 +130,9 @@ def test_the_others_get_their_gradients_when_one_is_frozen(frozen):
             torch.testing.assert_close(leaf.grad, expected[name], rtol=1e-10, atol=1e-12)
 
 
-def test_the_value_is_the_same_without_gradients():
-    loss, inputs = case("siglip", "clamped")
+@pytest.mark.parametrize("chunk_size", [None, 3])
+def test_the_value_is_the_same_without_gradients(chunk_size):
+    loss, inputs = case("siglip", "clamped", loss_chunk_size=chunk_size)
     arguments = (inputs["audio"], inputs["text"], inputs["scale"], inputs["bias"])
     expected = loss(*arguments)
     with torch.no_grad():
@@ -158,8 +140,17 @@ def test_the_value_is_the_same_without_gradients():
     torch.testing.assert_close([output.loss, output.radii], [expected.loss.detach(), expected.radii], rtol=0, atol=0)
 
 
-def test_a_second_derivative_is_refused_and_not_wrong():
-    loss, inputs = case("infonce", "static")
-    total = loss(inputs["audio"], inputs["text"], inputs["scale"]).loss
-    with pytest.raises(RuntimeError, match="no second derivative.*similarity_logits and of support_vectors"):
-        torch.autograd.grad(total, inputs["audio"], create_graph=True)
+@pytest.mark.parametrize("svr_direction", ["uni", "bi"])
+@pytest.mark.parametrize("svr", ["static", "dynamic"])
+@pytest.mark.parametrize("objective", ["infonce", "siglip"])
+def test_second_derivatives_of_the_whole_loss(objective, svr, svr_direction):
+    # The dynamic radius starts constant (last layer of weight 0), which is what its detached input means to gradgradcheck.
+    loss = SupClapLoss(objective, svr, svr_direction, batch_size=3, radius_init=0.4, constraint_weight=0.3).double()
+    audio, text = unit(3, 4, seed=1).requires_grad_(), unit(3, 4, seed=2).requires_grad_()
+    scale = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    bias = torch.tensor(-0.5, dtype=torch.float64, requires_grad=True) if objective == "siglip" else None
+
+    def total(audio, text, scale, bias):
+        return loss(audio, text, scale, bias, ids=torch.tensor([0, 1, 0])).loss
+
+    assert torch.autograd.gradgradcheck(total, (audio, text, scale, bias))

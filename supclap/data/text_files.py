@@ -1,12 +1,8 @@
-"""Annotation files and folders of audio as people really have them: read whole, or refused with the reason."""
+"""Annotation files (CSV, JSON) as people really have them: read whole, or refused with the reason."""
 
 import csv
-import html
 import io
 import json
-import math
-import os
-import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,45 +10,8 @@ from typing import Any
 from supclap.errors import DataError, MissingFileError
 
 
-# In the order of preference where one clip lies there in several formats.
-AUDIO_SUFFIXES = (".flac", ".wav", ".aif", ".aiff", ".ogg", ".oga", ".opus", ".mp3", ".m4a", ".mp4", ".aac", ".webm")
-# No annotation is longer; a field that is has swallowed the lines after an unbalanced quote.
+# No annotation is longer; a longer field has swallowed the lines after an unbalanced quote.
 LONGEST_FIELD = 10_000
-NAMED = 20
-
-
-def one_or_more(value: Any) -> list:
-    """The items of a list; a text or a number stands for a list of it alone, as in `sources: soundbible`."""
-    return [value] if isinstance(value, str | int) else list(value)
-
-
-def without_folder(reason: str, audio) -> str:
-    """A reason that names a clip's file by its name alone, for lists that are published: folders are private."""
-    path = audio.get("path") if isinstance(audio, dict) else audio
-    folder = os.path.dirname(path) if isinstance(path, str | Path) else ""
-    return reason.replace(f"{folder}{os.sep}", "") if folder else reason
-
-
-def decimal(text: str | int | float, where: str, kind: str = "number") -> float:
-    """A finite number, which a spreadsheet may have saved as `0,5`.
-
-    Raises:
-        DataError: It is none.
-    """
-    try:
-        value = float(str(text).strip().replace(",", "."))
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise DataError(f"{where}: {text!r} is no {kind}.")
-    return value
-
-
-def encoded(audio: Any) -> Any:
-    """The path or the bytes that a row's audio is stored as, `None` where it holds none; decoded audio as it is."""
-    if not isinstance(audio, Mapping) or any(audio.get(key) is not None for key in ("array", "raw")):
-        return audio
-    return audio.get("path") if audio.get("bytes") is None else audio["bytes"]
 
 
 def refuse_stand_in(path: Path) -> None:
@@ -158,7 +117,11 @@ def read_csv(
 def _header(
     path: Path, lines: Sequence[str], columns: Mapping[str, Sequence[str]], names: Sequence[str] | None
 ) -> tuple[list[str], str]:
-    """The names of the columns and the delimiter: the one that gives the columns wanted, else the most columns."""
+    """The names of the columns of a file, and its delimiter.
+
+    The delimiter is the one that divides the first line into the wanted columns, under any of their names; where no
+    columns are wanted, it is the one that gives the most.
+    """
     if names is not None:
         return list(names), _delimiter(path, lines, names)
     first = lines[0] if lines else ""
@@ -203,8 +166,8 @@ def _delimiter(path: Path, lines: Sequence[str], names: Sequence[str]) -> str:
     return max(counts, key=counts.get)
 
 
-def read_json(path: Path):
-    """The content of a JSON file.
+def read_json(path: Path) -> Any:
+    """The content of a JSON file, in any encoding that [`read_text`] takes.
 
     Raises:
         DataError: What [`read_text`] refuses, or broken JSON; the message names the line.
@@ -215,82 +178,23 @@ def read_json(path: Path):
         raise DataError(f"{path}, line {error.lineno}: not JSON ({error.msg}). Download it again.") from None
 
 
-def first_existing(folder: Path, names: Sequence[str], what: str) -> Path:
-    """The first of the files that exists in the folder.
+def annotation_file(folder: Path, chosen: str | None, names: Sequence[str], what: str) -> Path:
+    """The file of annotations in a folder: the chosen one, else the first of the usual names that is there.
+
+    Args:
+        folder: The folder of the corpus.
+        chosen: A file relative to it, where the user names one.
+        names: The names that the file is published under.
+        what: What messages call the file.
 
     Raises:
-        MissingFileError: None does; all are named.
+        MissingFileError: None is chosen, and none of the names is there; all are named.
     """
+    if chosen:
+        return folder / chosen
     for name in names:
         if (folder / name).is_file():
             return folder / name
     raise MissingFileError(
         f"No {what} in {str(folder)!r}; looked for {', '.join(names)}. Name another with `annotations`."
     )
-
-
-class AudioIndex:
-    """The audio files under a folder, found by name in one walk.
-
-    Names are matched exactly first; then without the suffix, because corpora get converted; then without regard to
-    case, surrounding space, HTML entities and Unicode form, which unpacking and file systems change.
-
-    Args:
-        folder: Where to look, with its subfolders.
-    """
-
-    def __init__(self, folder: str | Path):
-        self.folder = str(folder)
-        self._exact: dict[str, list[str]] = {}
-        self._stems: dict[str, list[str]] = {}
-        self._loose: dict[str, list[str]] = {}
-        for root, _, files in os.walk(folder, followlinks=True):
-            for file in files:
-                stem, suffix = os.path.splitext(file)
-                if suffix.lower() in AUDIO_SUFFIXES:
-                    path = os.path.join(root, file)
-                    self._exact.setdefault(file, []).append(path)
-                    self._stems.setdefault(stem, []).append(path)
-                    self._loose.setdefault(_loose(stem), []).append(path)
-
-    def __len__(self) -> int:
-        return sum(map(len, self._exact.values()))
-
-    def paths(self) -> list[str]:
-        """All files, sorted."""
-        return sorted(path for paths in self._exact.values() for path in paths)
-
-    def find(self, *names: str) -> str | None:
-        """Path of the first of the names that there is a file for.
-
-        Raises:
-            DataError: Several files in different folders go by that name.
-        """
-        stems = [_stem(name) for name in names]
-        for name, stem in zip(names, stems, strict=True):
-            for table, key in ((self._exact, name), (self._stems, stem)):
-                if key in table:
-                    return _only(table[key], name)
-        for name, stem in zip(names, stems, strict=True) if self._loose else ():
-            if (key := _loose(stem)) in self._loose:
-                return _only(self._loose[key], name)
-        return None
-
-
-def _stem(name: str) -> str:
-    stem, suffix = os.path.splitext(name)
-    return stem if suffix.lower() in AUDIO_SUFFIXES else name
-
-
-def _loose(stem: str) -> str:
-    return unicodedata.normalize("NFC", html.unescape(stem)).strip().casefold()
-
-
-def _only(paths: list[str], name: str) -> str:
-    if len({os.path.splitext(path)[0] for path in paths}) > 1:
-        raise DataError(
-            f"Several files go by the name {name!r}: {', '.join(sorted(paths)[:5])}. Name the folder of this split "
-            "with `audio_dir`."
-        )
-    order = {suffix: rank for rank, suffix in enumerate(AUDIO_SUFFIXES)}
-    return min(paths, key=lambda path: (order[os.path.splitext(path)[1].lower()], path))

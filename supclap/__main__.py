@@ -1,0 +1,8 @@
+"""`python -m supclap` is the command `supclap`."""
+
+import sys
+
+from supclap_cli import main
+
+
+sys.exit(main())

@@ -1,0 +1,53 @@
+"""The objective that training arguments describe, and its base loss for evaluation."""
+
+import torch
+from torch import Tensor
+
+from supclap.losses import PaperReadings, SupClapLoss
+from supclap.training.arguments import SupClapTrainingArguments
+
+
+def build_criterion(args: SupClapTrainingArguments, loss: type[SupClapLoss] = SupClapLoss, **options) -> SupClapLoss:
+    """The objective that the arguments ask for, for the number of pairs of one step on all ranks.
+
+    Args:
+        args: Training arguments; those of the objective have the names that [`~supclap.losses.SupClapLoss`] gives them.
+        loss: Class of the objective; a subclass for an objective of your own.
+        options: What a subclass takes beyond that.
+    """
+    return loss(
+        objective=args.objective,
+        svr=args.svr,
+        svr_direction=args.svr_direction,
+        radius_predictor=args.radius_predictor,
+        batch_size=args.train_batch_size * args.world_size,
+        svr_weight=args.svr_weight,
+        constraint_weight=args.constraint_weight,
+        radius_init=args.radius_init,
+        on_batch_mismatch=args.on_batch_mismatch,
+        clamp_radius=args.clamp_radius,
+        loss_chunk_size=args.loss_chunk_size,
+        readings=PaperReadings(**(args.readings or {})),
+        **options,
+    )
+
+
+def base_loss(
+    objective: str, audio: Tensor, text: Tensor, logit_scale: Tensor, logit_bias: Tensor | None, pool_size: int
+) -> float:
+    """The loss without support vectors, averaged over pools of pairs: what `eval_loss` is.
+
+    Args:
+        objective: "infonce" or "siglip".
+        audio, text: Embeddings `(n, D)` of the pairs.
+        logit_scale: 1/temperature.
+        logit_bias: Bias of the sigmoid loss.
+        pool_size: Pairs that are contrasted with each other; a last, smaller pool is left out.
+    """
+    plain = SupClapLoss(objective, svr=None, gather=False).eval()
+    pools = range(0, len(audio) - pool_size + 1, pool_size)
+    losses = [
+        plain(audio[pool].float(), text[pool].float(), logit_scale, logit_bias).loss
+        for pool in (slice(start, start + pool_size) for start in pools)
+    ]
+    return torch.stack(losses).mean().item()
