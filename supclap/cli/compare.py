@@ -24,12 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from supclap.evaluation.compare import checkpoint_choice, compare_runs
-    from supclap.files import write_json
+    from supclap.evaluation.compare import compare_runs
+    from supclap.evaluation.results import read_choice
+    from supclap.files import RESULTS, write_json
 
     systems = {"a": arguments.a.split(","), "b": arguments.b.split(",")}
     comparisons, notes = compare_runs(*systems.values(), arguments.resamples, arguments.seed)
-    chosen_on = {system: [checkpoint_choice(run) for run in runs] for system, runs in systems.items()}
+    chosen_on = {system: [read_choice(Path(run) / RESULTS) for run in runs] for system, runs in systems.items()}
     content = {
         **systems,
         "chosen_on": chosen_on,

@@ -161,11 +161,6 @@ def compare_runs(
     return comparisons, notes
 
 
-def checkpoint_choice(run: str | Path) -> str | None:
-    """How the checkpoint of a run was chosen: `validation`, `test`, `last`, or `None` where that is not recorded."""
-    return _Run.read(run).results.get("chosen_on")
-
-
 # ---- What is refused, and what is warned of ----
 
 

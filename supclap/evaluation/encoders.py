@@ -21,7 +21,7 @@ class Msclap:
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -152,15 +152,11 @@ class ClapEncoder:
         inputs = inputs.to(self.model.device)
         return self.model.get_audio_features(**inputs).pooler_output.float().cpu()
 
-    @torch.no_grad()
     def embed_texts(self, texts: Sequence[str], languages: Sequence[str] | None, batch_size: int) -> torch.Tensor:
-        parts = []
-        for start in range(0, len(texts), batch_size):
-            inputs = self.tokenizer(
-                list(texts[start : start + batch_size]), padding=True, truncation=True, return_tensors="pt"
-            )
-            parts.append(self.model.get_text_features(**inputs.to(self.model.device)).pooler_output.float().cpu())
-        return torch.cat(parts)
+        def tokens(text: list[str], **options: Any) -> Any:
+            return self.tokenizer(text, padding=True, truncation=True, **options)
+
+        return embed_texts(self.model, tokens, texts, batch_size)
 
 
 class OnnxEncoder:
@@ -178,16 +174,15 @@ class OnnxEncoder:
         self.record = {"audio": "windows inside the graph", "languages": "not used", "weights": weights}
 
     def embed_audio(self, audios: Sequence[Any], batch_size: int) -> torch.Tensor:
-        starts = range(0, len(audios), batch_size)
-        return _joined(self.session.embed_audio(list(audios[start : start + batch_size])) for start in starts)
+        return _in_batches(self.session.embed_audio, audios, batch_size)
 
     def embed_texts(self, texts: Sequence[str], languages: Sequence[str] | None, batch_size: int) -> torch.Tensor:
-        starts = range(0, len(texts), batch_size)
-        return _joined(self.session.embed_texts(list(texts[start : start + batch_size])) for start in starts)
+        return _in_batches(self.session.embed_texts, texts, batch_size)
 
 
-def _joined(parts: Iterable[np.ndarray]) -> torch.Tensor:
-    return torch.from_numpy(np.concatenate(list(parts)))
+def _in_batches(embed: Callable[[list], np.ndarray], items: Sequence[Any], batch_size: int) -> torch.Tensor:
+    batches = [embed(list(items[start : start + batch_size])) for start in range(0, len(items), batch_size)]
+    return torch.from_numpy(np.concatenate(batches))
 
 
 def fingerprint_folder(folder: str | Path, *context: str) -> str:

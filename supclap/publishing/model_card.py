@@ -81,9 +81,8 @@ def build_card(folder: str | Path, model_id: str | None = None, license: str | N
     from supclap.evaluation.tables import model_index, size_text, task_title
 
     facts = Facts.read(folder)
-    recipe, config, run = facts.recipe, facts.config, facts.run
     verdict = decide_license(tower_licenses(facts), training_licenses(facts), license)
-    revision = run.get("data", {}).get("test", {}).get("revision")
+    revision = facts.run.get("data", {}).get("test", {}).get("revision")
     entries = [entry for entry in facts.results.get("results", []) if entry.get("metrics")]
     results = model_index(facts.results, revision) if entries else []
     name = (model_id or str(facts.folder.resolve())).rstrip("/").rsplit("/", 1)[-1]
@@ -101,40 +100,27 @@ def build_card(folder: str | Path, model_id: str | None = None, license: str | N
     )
     extractor = _extractor(facts)
     text = _template().render(
+        facts=facts,
         model_name=name,
         card_data=_Verbatim(data.to_yaml()),
         citation=_Verbatim(CITATION),
         model_id=model_id or str(folder),
         pipeline_task=PIPELINE_TASK,
-        label_template=next(iter(recipe.get("zero_shot_templates") or []), None),
-        config=config,
-        recipe=recipe,
-        run=run,
-        results=facts.results,
-        # the model
-        objective=_objective(recipe),
-        towers=[_tower(config, tower) for tower in ("audio", "text")],
+        objective=_objective(facts.recipe),
+        towers=[_tower(facts.config, tower) for tower in ("audio", "text")],
         sampling_rate=extractor.sampling_rate,
         mel_bands=_mel_bands(extractor),
         window=_window_seconds(facts),
         shortest=1000 * extractor.hop_length / extractor.sampling_rate,
         text_limit=_text_limit(facts.folder),
         n_parameters=_parameter_count(facts.folder),
-        # its figures
-        data_name=facts.data_name,
         revision=revision,
         chosen=CHOSEN_ON[facts.results.get("chosen_on")],
         tasks=[(task_title(entry), size_text(entry), entry.get("record", {})) for entry in entries],
-        test_scenes=recipe.get("test_scenes") and _shown(recipe["test_scenes"]),
         figures=[_figure(result) for result in results],
-        # its training
-        start=_shown(recipe.get("checkpoint")),
-        text_start=_shown(recipe.get("text_model")),
-        audio_start=_shown(recipe.get("audio_model")),
-        settings=_settings(recipe),
+        settings=_settings(facts.recipe),
         curves=TRAINING_CURVES if (facts.folder / TRAINING_CURVES).exists() else None,
-        hardware=_hardware(facts) if run else None,
-        emissions=facts.emissions,
+        hardware=_hardware(facts) if facts.run else None,
         verdict=verdict,
     )
     return ModelCard(text)
@@ -154,7 +140,7 @@ def _template() -> Any:
     environment = jinja2.Environment(
         finalize=_escape, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"code": _code, "python": _python, "counted": _counted}
+    environment.filters |= {"code": _code, "python": _python, "counted": _counted, "shown": _shown}
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
 
 

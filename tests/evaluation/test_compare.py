@@ -9,7 +9,7 @@ import scipy.stats
 from sklearn.metrics import average_precision_score
 
 from supclap.cli.compare import comparison_table
-from supclap.errors import CompareError
+from supclap.errors import CompareError, DataError
 from supclap.evaluation import retrieval_metrics, retrieval_ranks
 from supclap.evaluation.compare import compare_runs
 from supclap.evaluation.intervals import (
@@ -334,7 +334,7 @@ def test_other_audio_under_the_same_id_is_said(tmp_path):
 def test_results_of_an_older_version_are_refused(tmp_path):
     a = save_classes(tmp_path / "a", [0, 1])
     (a / "results.json").write_text(json.dumps({"chosen_on": "last", "retrieval": {}, "zero_shot": {}}))
-    with pytest.raises(CompareError, match="no task with `queries` in a results.json"):
+    with pytest.raises(DataError, match="in a form that is no longer read: `supclap evaluate .*/a`"):
         compare_runs([a], [a])
 
 
