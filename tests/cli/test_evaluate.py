@@ -39,7 +39,8 @@ def own(tmp_path, clips):
 
 
 def test_the_command_scores_what_is_there_and_says_what_is_not(checkpoint, own, tmp_path, capsys):
-    (checkpoint / "results.json").write_text(json.dumps({"chosen_on": "test"}))
+    # in the form that a training run of an earlier version wrote
+    (checkpoint / "results.json").write_text(json.dumps({"chosen_on": "test", "retrieval": {}, "n_clips": 3}))
     arguments = ["evaluate", str(checkpoint), "--suite", str(own), "--output-dir", str(tmp_path / "out")]
     assert main([*arguments, "--format", "json"]) == 0
     (summary,) = json.loads(capsys.readouterr().out)
