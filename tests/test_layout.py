@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "evaluation": (*BASE, "data", "export"),
     "publishing": (*BASE, "data.manifest", "evaluation"),
     "conversion": (*BASE, "publishing"),
-    "recipes": (*BASE, "data", "losses", "training.arguments"),
+    "recipes": (*BASE, "data", "losses", "training.arguments", "training.towers"),
     "training": (*BASE, "data", "losses", "evaluation", "publishing", "recipes"),
 }
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from supclap.errors import SettingsError
 from supclap.files import RESULTS
 
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 SUITES = Path(__file__).parent.parent / "evaluation" / "suites"
 OUTPUT = Path("outputs/evaluation")
 CACHE = "embeddings.sqlite"
-NO_DATA = 2  # exit status where no task has its data
+NO_DATA = 2  # the exit status when no task has its data
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,13 +56,14 @@ def run(arguments: argparse.Namespace) -> int:
     from supclap.evaluation.suite import BUILT_IN, check_tables, load_suite
 
     if arguments.batch_size < 1:
-        raise ValueError(f"--batch-size must be at least 1, got {arguments.batch_size}.")
+        raise SettingsError(f"--batch-size must be at least 1, got {arguments.batch_size}.")
     if arguments.device is not None:
         check_device(arguments.device)
     suite = load_suite(arguments.suite)
     root = arguments.data_dir or (Path("data") if suite.folder == BUILT_IN else suite.folder)
     check_tables(suite, root)
-    for checkpoint in arguments.checkpoints[1:]:  # one that cannot be opened is said before another is scored
+    # A checkpoint that cannot be opened is an error before another one is scored, which may take hours.
+    for checkpoint in arguments.checkpoints[1:]:
         open_encoder(checkpoint, arguments.encoder, arguments.device)
         recorded_choice(checkpoint)
     cache = EmbeddingCache(arguments.cache or arguments.output_dir / CACHE)
@@ -90,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
             return NO_DATA
         files += tables.write_tables([summary], folder)
         summaries.append(summary)
-        del encoder  # the next one may need its memory
+        del encoder  # the next encoder may need its memory
     if len(summaries) > 1:
         files += tables.write_tables(summaries, arguments.output_dir / f"comparison-{suite.name}")
     forms = {
@@ -109,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def missing(summaries: Sequence[Mapping[str, Any]]) -> str:
-    """A line for each task that was not run: where its data were looked for, and where to get them."""
+    """A line for each task that was not run. It says where its data were looked for, and where to get them."""
     from supclap.evaluation.results import NOT_RUN
     from supclap.evaluation.tables import task_title
 
@@ -119,18 +121,21 @@ def missing(summaries: Sequence[Mapping[str, Any]]) -> str:
 
 
 def check_device(name: str) -> None:
-    """Refuses a device that PyTorch does not know, or that this machine has not."""
+    """Refuses a device that PyTorch does not know, or that this machine does not have."""
     import torch
 
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"--device {name!r} cannot be used: {reason} Give cpu, or leave it out.") from None
+        raise SettingsError(f"--device {name!r} cannot be used: {reason} Give cpu, or leave it out.") from None
 
 
 def open_encoder(checkpoint: str, factory: str | None, device: str | None) -> "Encoder":
-    """A checkpoint as the command names it: for an adapter as `module:factory=what`, or with `--encoder`."""
+    """Opens a checkpoint by its name on the command line.
+
+    An adapter is named `module:factory=what`, or by the option `--encoder`, whose `factory` then opens every checkpoint.
+    """
     from supclap.evaluation.encoders import load_custom_encoder, load_encoder
 
     adapter, _, name = checkpoint.partition("=")
@@ -140,12 +145,15 @@ def open_encoder(checkpoint: str, factory: str | None, device: str | None) -> "E
 
 
 def folder_name(checkpoint: str) -> str:
-    """`outputs/run` as `outputs--run`: one folder name for each checkpoint."""
+    """The name of a checkpoint's folder of results: `outputs/run` becomes `outputs--run`."""
     return "--".join(part for part in Path(checkpoint.replace(":", ".")).parts if part not in ("/", ".", ".."))
 
 
 def recorded_choice(checkpoint: str) -> str | None:
-    """What the training run wrote about how its checkpoint was chosen, in its folder or that of a downloaded Hub id."""
+    """How a checkpoint was chosen, as its training run wrote it into the folder of the checkpoint; `None` without a record.
+
+    The folder of a Hub id is that of its download.
+    """
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -155,7 +163,7 @@ def recorded_choice(checkpoint: str) -> str | None:
     if not Path(checkpoint).is_dir():
         try:
             path = try_to_load_from_cache(checkpoint, RESULTS)
-        except HFValidationError:  # what an adapter takes need be no Hub id
+        except HFValidationError:  # the name that an adapter takes need be no Hub id
             return None
     if not isinstance(path, (str, Path)) or not Path(path).is_file():
         return None

@@ -77,9 +77,8 @@ def _in_words(key: str, value: Any, kind: Any, problems: list[dict]) -> str:
         elif isinstance(value, list | tuple) and place in range(len(value)):
             key, value = f"{key}[{place}]", value[place]
         # else it is no place in the value, but pydantic's name of a type of the union
-    reasons = (
-        problem["msg"].partition(", unable to")[0].replace("Input should be", "must be") for problem in problems
-    )
+    same = (problem["msg"] for problem in problems if problem["input"] is first["input"])
+    reasons = (message.partition(", unable to")[0].replace("Input should be", "must be") for message in same)
     reason = " or ".join(dict.fromkeys(reasons)).replace("or must be", "or").replace("tuple", "list")
     reason = reason.replace("String should match pattern", "a text with")
     reason = {"missing": "needs one more item", "sequence_str": "must be a valid list"}.get(first["type"], reason)

@@ -1,4 +1,4 @@
-"""Evaluation protocol: retrieval, zero-shot classification, and intervals for both."""
+"""The evaluation: retrieval, zero-shot classification, and confidence intervals for both."""
 
 from supclap.evaluation.embed import embed_audio, embed_texts
 from supclap.evaluation.intervals import (

@@ -31,6 +31,7 @@ import torch
 
 import supclap
 from supclap.data.languages import tokenizer_codes
+from supclap.errors import CheckpointError, SettingsError
 from supclap.evaluation.embed import embed_audio, embed_texts
 from supclap.export.onnx import DESCRIPTION, OnnxSupClap
 from supclap.files import CARD, CONFIG, DRIFT, MANIFEST, RECIPE, RESULTS, RUN, TRAINING_CURVES
@@ -225,12 +226,12 @@ def find_folder(checkpoint: str | Path) -> Path:
     """The folder of a checkpoint. The model of a Hub id is downloaded first.
 
     Raises:
-        FileNotFoundError: The folder holds no checkpoint, or the Hub has no such model.
+        CheckpointError: The folder holds no checkpoint, or the Hub has no such model.
     """
     folder = Path(checkpoint)
     if folder.is_dir():
         if not any((folder / name).is_file() for name in (CONFIG, DESCRIPTION)):
-            raise FileNotFoundError(f"{str(folder)!r} has no {CONFIG}: it is no checkpoint.")
+            raise CheckpointError(f"{str(folder)!r} has no {CONFIG}: it is no checkpoint.")
         return folder
     import huggingface_hub
 
@@ -238,7 +239,7 @@ def find_folder(checkpoint: str | Path) -> Path:
         return Path(huggingface_hub.snapshot_download(str(checkpoint), ignore_patterns=list(_NOT_LOADED)))
     except Exception as error:  # an unusable id, no network and no access all mean that there is no checkpoint
         reason = str(error).splitlines()[0]
-        raise FileNotFoundError(
+        raise CheckpointError(
             f"No checkpoint {str(checkpoint)!r}: no such folder, and the Hub says: {reason}"
         ) from error
 
@@ -251,8 +252,8 @@ def load_encoder(checkpoint: str | Path, device: str | None = None) -> Encoder:
         device: Where to put the model. When omitted, this is the accelerator if there is one, else the CPU.
 
     Raises:
-        FileNotFoundError: There is no such checkpoint.
-        ValueError: The model is of another kind: write an adapter.
+        CheckpointError: There is no such checkpoint.
+        SettingsError: The model is of another kind, which needs an adapter.
     """
     import transformers
     from transformers import AutoConfig, AutoFeatureExtractor, AutoModel, AutoProcessor, AutoTokenizer
@@ -280,7 +281,7 @@ def load_encoder(checkpoint: str | Path, device: str | None = None) -> Encoder:
         extractor, tokenizer = AutoFeatureExtractor.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
         fingerprint = fingerprint_folder(folder, transformers.__version__, ClapEncoder.__name__)
         return ClapEncoder(model, extractor, tokenizer, name, fingerprint)
-    raise ValueError(
+    raise SettingsError(
         f"{name!r} is a {kind!r} model; 'supclap' and 'clap' are known. Write an adapter with embed_audio and "
         "embed_texts (see supclap.evaluation.encoders) and pass it by --encoder module:factory."
     )
@@ -290,17 +291,19 @@ def load_custom_encoder(factory: str, checkpoint: str) -> Encoder:
     """Calls `module:factory` with the checkpoint and returns the encoder that it makes.
 
     Raises:
-        ValueError: There is no such module or factory, or the object that it returns is no [`Encoder`].
+        SettingsError: There is no such module or factory, or the object that it returns is no [`Encoder`].
     """
     module, _, attribute = factory.partition(":")
     try:
         make = getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"--encoder {factory!r}: expected module:factory that can be imported ({error}).") from error
+        raise SettingsError(
+            f"--encoder {factory!r}: expected module:factory that can be imported ({error})."
+        ) from error
     encoder = make(checkpoint)
     missing = [
         name for name in ("name", "fingerprint", "record", "embed_audio", "embed_texts") if not hasattr(encoder, name)
     ]
     if missing:
-        raise ValueError(f"--encoder {factory!r}: the object it makes has no {', '.join(missing)}.")
+        raise SettingsError(f"--encoder {factory!r}: the object it makes has no {', '.join(missing)}.")
     return encoder

@@ -6,7 +6,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supclap.errors import LicenseError, PushError, name_some
+from supclap.errors import CheckpointError, LicenseError, PushError, name_some
 from supclap.files import CARD, CONFIG, MANIFEST, PROCESSOR, RECIPE, RESULTS, RUN, TRAINING_CURVES, read_json_object
 from supclap.publishing.licenses import decide_license, stated_licenses
 from supclap.publishing.model_card import MARKER, tower_licenses, training_licenses, write_card
@@ -63,7 +63,7 @@ def push_checkpoint(
         The commit, with `commit_url` and `pr_url`.
 
     Raises:
-        FileNotFoundError: The folder is no whole checkpoint; the message says what is missing.
+        CheckpointError: The folder is no whole checkpoint; the message says what is missing.
         LicenseError: A part or the data is non-commercial, and the license, or the one that a README written by hand
             states, is not.
         PushError: The Hub refused, did not answer, or the connection broke; the message says what to do.
@@ -124,13 +124,13 @@ def checkpoint_files(folder: Path) -> list[Path]:
 
 
 def check_checkpoint(folder: Path) -> None:
-    """Raises a `FileNotFoundError` that names what a checkpoint lacks to be loaded by a stranger."""
+    """Raises a `CheckpointError` that names what a checkpoint lacks to be loaded by a stranger."""
     facts = Facts.read(folder)
     index = folder / "model.safetensors.index.json"
     weights = set(read_json_object(index)["weight_map"].values()) if index.exists() else {"model.safetensors"}
     missing = (weights | _code(folder)) - {file.name for file in checkpoint_files(folder)}
     if not facts.config.get("auto_map") or missing:
-        raise FileNotFoundError(
+        raise CheckpointError(
             f"{folder} lacks {', '.join(sorted(missing)) or 'the code of the model'}. Save model and processor into one "
             "folder with save_pretrained; both bring their code."
         )

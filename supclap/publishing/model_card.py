@@ -60,7 +60,7 @@ def write_card(
     Raises:
         LicenseError: A part or the data is non-commercial, and the license is not.
         FileExistsError: There is a `README.md` that this function did not write.
-        FileNotFoundError: The folder holds no checkpoint.
+        CheckpointError: The folder holds no checkpoint.
         DataError: A file of the checkpoint is damaged.
     """
     path = Path(folder) / CARD

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from supclap.data.manifest import summarise
-from supclap.errors import DataError
+from supclap.errors import CheckpointError, DataError
 from supclap.files import CONFIG, PROCESSOR, RECIPE, RESULTS, RUN, read_json_object, write_json
 from supclap.publishing.licenses import part_licenses
 
@@ -116,13 +116,13 @@ class Facts:
         """Reads the files.
 
         Raises:
-            FileNotFoundError: The folder holds no checkpoint.
+            CheckpointError: The folder holds no checkpoint.
             DataError: It holds another model, or one of the files is damaged.
         """
         folder = Path(folder)
         for name in (CONFIG, PROCESSOR):
             if not (folder / name).is_file():
-                raise FileNotFoundError(
+                raise CheckpointError(
                     f"{folder} has no {name}, so it is no whole checkpoint. Name a folder that a training run, "
                     "`supclap convert`, or save_pretrained of model and processor wrote."
                 )

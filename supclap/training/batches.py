@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 from processing_supclap import SupClapFeatureExtractor
 from supclap.data.collator import ContrastiveCollator
-from supclap.data.corpora.hub import DatasetRows
+from supclap.data.corpora.hub import COLUMNS, DatasetRows
 from supclap.data.dataset import CaptionedClips
 from supclap.data.sampler import LengthGroupedSampler
 from supclap.data.streaming import StreamedClips
@@ -61,7 +61,7 @@ def evaluation_rows(data: Any) -> Any:
     """Rows of a `datasets.Dataset`, whose columns are found by their usual names; other rows as they are."""
     if not isinstance(data, datasets.Dataset):
         return data
-    return DatasetRows(data, id_column="id" if "id" in data.column_names else None)
+    return DatasetRows(data, replace(COLUMNS, id_column="id") if "id" in data.column_names else COLUMNS)
 
 
 def check_last_batch(args: SupClapTrainingArguments, data: Any) -> None:

@@ -9,13 +9,14 @@ from pathlib import Path
 from transformers import ProgressCallback, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
+from supclap.data.arguments import DataArguments
 from supclap.data.audio_hashes import AUDIO_HASHES
 from supclap.data.manifest import build_manifest
 from supclap.data.splits import load_splits
 from supclap.errors import PushError
 from supclap.losses import SupClapLoss
 from supclap.recipes import build
-from supclap.recipes.parser import DataArguments, ModelArguments
+from supclap.recipes.arguments import ModelArguments
 from supclap.training import resume, runtime
 from supclap.training.arguments import SupClapTrainingArguments
 from supclap.training.callbacks.curves import TrainingCurvesCallback

@@ -19,7 +19,7 @@ import modeling_supclap
 import processing_supclap
 from processing_supclap.processing_supclap import SENTENCE_TRANSFORMERS_FILES
 from supclap import SupClapZeroShotAudioClassificationPipeline
-from supclap.errors import LicenseError, PushError
+from supclap.errors import CheckpointError, LicenseError, PushError
 from supclap.publishing.hub import CODE, push_checkpoint
 from supclap_cli import main
 from support.builders import set_text_architecture
@@ -217,7 +217,7 @@ def test_the_command_ends_with_one_line_when_weights_do_not_arrive(hub, checkpoi
 )
 def test_a_folder_that_a_stranger_could_not_load_is_refused_before_anything_is_sent(hub, checkpoint, missing, message):
     (checkpoint / missing).unlink()
-    with pytest.raises(FileNotFoundError, match=message):
+    with pytest.raises(CheckpointError, match=message):
         push(checkpoint)
     assert not hub.requests
 
@@ -225,7 +225,7 @@ def test_a_folder_that_a_stranger_could_not_load_is_refused_before_anything_is_s
 def test_a_missing_shard_is_named(hub, checkpoint):
     weights = {"weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}
     (checkpoint / "model.safetensors.index.json").write_text(json.dumps(weights))
-    with pytest.raises(FileNotFoundError, match=r"lacks model-00002-of-00002\.safetensors"):
+    with pytest.raises(CheckpointError, match=r"lacks model-00002-of-00002\.safetensors"):
         push(checkpoint)
 
 
@@ -233,7 +233,7 @@ def test_a_shard_outside_the_folder_is_refused(hub, checkpoint):
     weights = {"weight_map": {"a": "../secret.safetensors"}}
     (checkpoint / "model.safetensors.index.json").write_text(json.dumps(weights))
     (checkpoint.parent / "secret.safetensors").write_bytes(b"secret")
-    with pytest.raises(FileNotFoundError, match=r"lacks \.\./secret\.safetensors"):
+    with pytest.raises(CheckpointError, match=r"lacks \.\./secret\.safetensors"):
         push(checkpoint)
     assert not hub.requests
 

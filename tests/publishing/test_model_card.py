@@ -19,7 +19,7 @@ from supclap import SupClapEncoderFeatureExtractor, SupClapModel, SupClapProcess
 from supclap.data import CorpusMixture, build_manifest
 from supclap.data.arguments import DataArguments
 from supclap.data.rows import LazyRows
-from supclap.errors import LicenseError
+from supclap.errors import CheckpointError, LicenseError
 from supclap.evaluation.tables import CHOSEN_ON, model_index
 from supclap.publishing.model_card import MARKER, build_card, write_card
 from supclap.publishing.run_record import record_run
@@ -378,7 +378,7 @@ def test_a_readme_of_someone_else_is_kept(checkpoint):
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no whole checkpoint"):
+    with pytest.raises(CheckpointError, match="no whole checkpoint"):
         write_card(tmp_path)
 
 

@@ -46,14 +46,9 @@ class DriftCallback(TrainingPart):
         log: Called with the values, to send them to the trackers: the Trainer's `log`.
         steps: Interval.
         probe_size: Pairs of the probe, spread evenly over the training data.
-
-    Raises:
-        SettingsError: An interval or size below 1.
     """
 
     def __init__(self, log: Callable[[dict], None], steps: int = 100, probe_size: int = 64):
-        if steps < 1 or probe_size < 1:
-            raise SettingsError(f"drift_steps and drift_probe_size must be at least 1; got {steps} and {probe_size}.")
         self.log, self.steps, self.probe_size = log, steps, probe_size
         self.memory: deque[tuple[Tensor, Tensor, Tensor | None]] = deque(maxlen=MEMORY_BATCHES)
         self.probe: list[dict[str, Tensor]] | None = None
