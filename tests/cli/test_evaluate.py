@@ -186,7 +186,7 @@ def test_a_task_that_fails_in_any_way_gives_status_1_and_the_scores_of_the_other
     def break_down(*arguments):
         raise AttributeError("no such thing")
 
-    monkeypatch.setattr("supclap.evaluation.runner._classification", break_down)
+    monkeypatch.setattr("supclap.evaluation.runner._classify", break_down)
     assert main(["evaluate", str(checkpoint), "--suite", str(own), "--output-dir", str(tmp_path / "out")]) == 1
     table = capsys.readouterr().out
     assert re.search(r"tell +failed: AttributeError: no such thing", table)
