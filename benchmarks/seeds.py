@@ -17,6 +17,8 @@ import sys
 import time
 from pathlib import Path
 
+from supclap.evaluation.results import entry_of, read_results
+
 
 ROOT = Path(__file__).parent.parent
 
@@ -27,21 +29,25 @@ def run(recipe: Path, seed: int, output: Path, overrides: list[str]) -> dict:
     command = [sys.executable, "-m", "accelerate.commands.launch", str(ROOT / "train_supclap.py"), str(recipe)]
     command += ["--seed", str(seed), "--output_dir", str(output), *overrides]
     subprocess.run(command, check=True)
-    results = json.loads((output / "results.json").read_text(encoding="utf-8"))
+    results = read_results(output / "results.json")
     results |= {"minutes": (time.perf_counter() - started) / 60, "overrides": overrides}
     (output / "seed.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
     return results
 
 
+def _metrics(results: dict) -> dict[str, dict]:
+    """The metrics of a run that have an interval, so not the median ranks."""
+    retrieval, zero_shot = entry_of(results, "retrieval"), entry_of(results, "zero_shot")
+    metrics = {name: value for name, value in retrieval["metrics"].items() if value["low"] is not None}
+    return metrics if zero_shot is None else {**metrics, "zero-shot accuracy": zero_shot["metrics"]["accuracy"]}
+
+
 def summarise(results: list[dict]) -> str:
     """A table of the mean over seeds of every metric, in percent."""
-    sections = {**results[0]["retrieval"], "zero-shot accuracy": results[0].get("zero_shot", {}).get("accuracy")}
+    metrics = [_metrics(result) for result in results]
     lines = [f"{'metric':<26} {'mean':>6}  {'interval':>15}  {'per seed':<24} n"]
-    for name in filter(lambda key: sections[key] is not None, sections):
-        per_seed = [
-            result["zero_shot"]["accuracy"] if name == "zero-shot accuracy" else result["retrieval"][name]
-            for result in results
-        ]
+    for name in metrics[0]:
+        per_seed = [one[name] for one in metrics]
         mean, low, high = (100 * statistics.mean(value[key] for value in per_seed) for key in ("value", "low", "high"))
         values = " ".join(f"{100 * value['value']:.1f}" for value in per_seed)
         lines.append(f"{name:<26} {mean:6.1f}  [{low:5.1f}, {high:5.1f}]  {values:<24} {per_seed[0]['n']}")
@@ -63,7 +69,7 @@ def main() -> None:
         output = ROOT / "outputs" / f"{arguments.name or arguments.recipe.stem}-seed{seed}"
         done = output / "seed.json"
         if done.exists():
-            results.append(json.loads(done.read_text(encoding="utf-8")))
+            results.append(read_results(done))
             if results[-1]["overrides"] != overrides:
                 sys.exit(f"{output} was run with {results[-1]['overrides']} after --: choose another --name.")
         else:

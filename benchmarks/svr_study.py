@@ -14,7 +14,6 @@ their seeds, so that data and initial weights are the same, and only the paired 
 """
 
 import argparse
-import json
 import shutil
 import statistics
 import sys
@@ -25,6 +24,7 @@ from pathlib import Path
 import yaml
 from scipy import stats
 
+from supclap.evaluation.results import entry_of, read_results
 from supclap.files import DRIFT, RECIPE, RESULTS, RUN, write_whole
 
 
@@ -75,10 +75,11 @@ def run(
         controls = row_on_recipe(recipe, row, both)
         train([str(both), "--drift", "true", "--seed", str(seed), *overrides, "--output_dir", str(output)], controls)
         drop_weights(output)
-    results = json.loads((output / RESULTS).read_text(encoding="utf-8"))
-    values = {name: 100 * results["retrieval"][name]["value"] for name in RETRIEVAL}
-    if "zero_shot" in results:
-        values[ZERO_SHOT] = 100 * results["zero_shot"]["accuracy"]["value"]
+    results = read_results(output / RESULTS)
+    retrieval, zero_shot = entry_of(results, "retrieval"), entry_of(results, "zero_shot")
+    values = {name: 100 * retrieval["metrics"][name]["value"] for name in RETRIEVAL}
+    if zero_shot is not None:
+        values[ZERO_SHOT] = 100 * zero_shot["metrics"]["accuracy"]["value"]
     entries = read_drift(output / DRIFT) if (output / DRIFT).exists() else []
     for name in DRIFT_METRICS:
         measured = [entry[name] for entry in entries if name in entry]

@@ -16,9 +16,7 @@ from supclap.evaluation.retrieval import (
 )
 from supclap.evaluation.tables import format_table
 from supclap.evaluation.zero_shot import (
-    encode_labels,
     multi_label_metrics,
-    zero_shot_classification,
     zero_shot_metrics,
 )
 
@@ -30,7 +28,6 @@ __all__ = [
     "bootstrap_interval",
     "embed_audio",
     "embed_texts",
-    "encode_labels",
     "format_table",
     "metrics_with_intervals",
     "multi_label_metrics",
@@ -38,6 +35,5 @@ __all__ = [
     "query_values",
     "retrieval_metrics",
     "retrieval_ranks",
-    "zero_shot_classification",
     "zero_shot_metrics",
 ]

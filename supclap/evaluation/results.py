@@ -35,7 +35,7 @@ import numpy as np
 from supclap.errors import DataError
 from supclap.evaluation.cache import text_hash
 from supclap.evaluation.retrieval import DEFAULT_KS, RetrievalRanks, query_values
-from supclap.files import replacing
+from supclap.files import RESULTS, replacing
 
 
 DONE, NOT_RUN, FAILED = "done", "not run", "failed"
@@ -126,7 +126,7 @@ class Score:
     """One entry of the results, and the contents of the files that belong to it.
 
     Attributes:
-        entry: The entry.
+        entry: The entry, or a part of it.
         queries: The arrays of its queries.
         per_class: For each class with a clip its name, its number of clips and its score.
         confusion: `(C, C)` counts with the true class in rows and the predicted one in columns.
@@ -138,10 +138,10 @@ class Score:
     confusion: np.ndarray | None = None
 
 
-def clear_queries(folder: Path) -> None:
-    """Removes the queries of an earlier evaluation, which would be taken for those of this one."""
-    for path in (folder / QUERIES).glob("*.npz"):
-        path.unlink()
+def clear_results(folder: Path) -> None:
+    """Removes results and queries of an earlier evaluation, which would be taken for those of this one."""
+    for path in (folder / RESULTS, *(folder / QUERIES).glob("*.npz")):
+        path.unlink(missing_ok=True)
 
 
 def save_score(folder: Path, score: Score) -> dict[str, Any]:

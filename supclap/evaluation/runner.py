@@ -1,8 +1,10 @@
-"""Runs a suite. The way of a task is: load its rows, embed the clips, compute the metrics, write the result."""
+"""Runs a suite. The way of a task is: load its rows, embed the clips, compute the scores, write them.
+
+`load_task`, `embed_audio` in `_run`, `_retrieve` or `_classify`, and `save_score` are these steps.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ from supclap.evaluation.languages import (
     retrieval_scores,
     retrieve,
 )
-from supclap.evaluation.results import DONE, FAILED, MEAN, NOT_RUN, Score, clear_queries, save_score
+from supclap.evaluation.results import DONE, FAILED, MEAN, NOT_RUN, Score, clear_results, save_score
 from supclap.evaluation.retrieval import PROTOCOLS
 from supclap.evaluation.suite import Suite, Task, how_to_get, load_rows_of_languages
 from supclap.evaluation.zero_shot import (
@@ -39,10 +41,6 @@ from supclap.evaluation.zero_shot import (
     zero_shot_metrics,
 )
 from supclap.files import RESULTS, write_json
-
-
-# Metrics, entry and files of a task, made of its embedded clips.
-Scorer = Callable[[EmbeddedClips], list[Score]]
 
 
 @dataclass(frozen=True)
@@ -118,7 +116,7 @@ def evaluate_suite(
     """
     folder = None if output_dir is None else Path(output_dir)
     if folder is not None:
-        clear_queries(folder)
+        clear_results(folder)
     manifest = build_manifest({})
     summary = {
         "checkpoint": encoder.encoder.name,
@@ -139,12 +137,13 @@ def evaluate_suite(
 
     for task in suite.tasks:
         try:
-            load = partial(load_task, task, encoder, root, load_corpus, skip_bad)
-            scores, data = (
-                _run_mteb(task, encoder, progress) if task.kind == "mteb" else _run(load(), report, progress)
-            )
+            if task.kind == "mteb":
+                scores = _run_mteb(task, encoder, progress)
+            else:
+                run = load_task(task, encoder, root, load_corpus, skip_bad)
+                report(f"{task.name}: {len(run.ids)} clips")
+                scores, manifest["splits"][task.name] = _run(run, progress)
             entries = [score.entry if folder is None else save_score(folder, score) for score in scores]
-            manifest["splits"] |= data
         except Exception as error:  # hours of other tasks must not be lost to the one
             if of_run is not None:
                 raise
@@ -166,13 +165,13 @@ def _not_scored(task: Task, error: Exception, language: str | None = None) -> di
     return {**entry, "status": FAILED, "reason": f"{type(error).__name__}: {error}"}
 
 
-def _run_mteb(task: Task, encoder: ClipEncoder, progress: bool) -> tuple[list[Score], dict]:
+def _run_mteb(task: Task, encoder: ClipEncoder, progress: bool) -> list[Score]:
     from supclap.evaluation.mteb import run_mteb_task
 
     with tqdm(total=1, unit="task", desc=task.name, disable=not progress) as bar:
         entry = run_mteb_task(task, encoder)
         bar.update()
-    return [Score(entry)], {}
+    return [Score(entry)]
 
 
 def load_task(
@@ -188,14 +187,15 @@ def load_task(
     return TaskRun(task, encoder, looked_at, Column(rows, "audio"), clip_ids(looked_at), removed_of(rows), absent)
 
 
-def _run(run: TaskRun, report: Callable[[str], None], progress: bool) -> tuple[list[Score], dict[str, Any]]:
-    """The scores of a task, and the manifest of its data by its name."""
-    report(f"{run.task.name}: {len(run.ids)} clips")
+def _run(run: TaskRun, progress: bool) -> tuple[list[Score], dict[str, Any]]:
+    """The scores of a task, and the manifest of its data."""
     # what is wrong with captions or labels is said before hours of embedding
-    score = _retrieval(run) if run.task.kind == "retrieval" else _classification(run)
+    texts = captions_of(run.rows) if run.task.kind == "retrieval" else classes_of(run)
     with tqdm(total=len(run.ids), unit="clip", desc=run.task.name, disable=not progress) as bar:
         embeds, contents = run.encoder.embed_audio(run.audio, run.ids, lambda done, _: bar.update(done - bar.n))
-    return score(EmbeddedClips(run.ids, embeds, contents)), {run.task.name: _describe_data(run, contents)}
+    clips = EmbeddedClips(run.ids, embeds, contents)
+    scores = _classify(run, texts, clips) if isinstance(texts, Classes) else _retrieve(run, texts, clips)
+    return scores, _describe_data(run, contents)
 
 
 def _describe_data(run: TaskRun, contents: list[str]) -> dict[str, Any]:
@@ -228,30 +228,21 @@ def clip_ids(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 # ---- Retrieval ----
 
 
-def _retrieval(run: TaskRun) -> Scorer:
-    captions, task = captions_of(run.rows), run.task
-
-    def score(clips: EmbeddedClips) -> list[Score]:
-        if not task.languages:
-            return [
-                _score_retrieval(run, captions, None, retrieve(run.encoder, clips, captions, None, task.pool_size))
-            ]
-        found = {code: retrieve(run.encoder, clips, captions, code, task.pool_size) for code in task.languages}
-        scores = [
-            _missing_language(run, captions, language)
-            if one is None
-            else _score_retrieval(run, captions, language, one)
-            for language, one in found.items()
-        ]
-        there = {language: one for language, one in found.items() if one is not None}
-        if not there:
-            raise ValueError(scores[-1].entry["reason"])
-        return [*scores, _score_mean(run, there)]
-
-    return score
+def _retrieve(run: TaskRun, captions: Sequence[Caption], clips: EmbeddedClips) -> list[Score]:
+    """A score for all captions, or one for each language and their mean."""
+    languages = run.task.languages or [None]
+    found = {code: retrieve(run.encoder, clips, captions, code, run.task.pool_size) for code in languages}
+    scores = [
+        _missing_language(run, captions, language) if one is None else _score_retrieval(run, language, one)
+        for language, one in found.items()
+    ]
+    there = {language: one for language, one in found.items() if one is not None}
+    if not there:
+        raise ValueError(scores[-1].entry["reason"])
+    return [*scores, _score_mean(run, there)] if run.task.languages else scores
 
 
-def _score_retrieval(run: TaskRun, captions: Sequence[Caption], language: str | None, retrieval: Retrieval) -> Score:
+def _score_retrieval(run: TaskRun, language: str | None, retrieval: Retrieval) -> Score:
     counts = retrieval.ranks.n_references
     known = "unknown" if None in retrieval.languages else sorted(retrieval.languages)
     entry = run.entry(
@@ -292,11 +283,33 @@ def _score_mean(run: TaskRun, by_language: Mapping[str, Retrieval]) -> Score:
 # ---- Zero-shot classification ----
 
 
-def _classification(run: TaskRun) -> Scorer:
+@dataclass(frozen=True)
+class Classes:
+    """The classes of a task, and those of each row.
+
+    Attributes:
+        labels: The name of each class.
+        words: How prompts spell it.
+        targets: The indices of the labels of each row.
+        has_several: Whether a row may have several labels, or none.
+    """
+
+    labels: list[str]
+    words: list[str]
+    targets: list[list[int]]
+    has_several: bool
+
+
+def classes_of(run: TaskRun) -> Classes:
+    """The classes of a task: those that it names, else those that occur in its rows.
+
+    Raises:
+        ValueError: There are too few, two read the same, or a row has no label or an unknown one.
+    """
     task, rows = run.task, run.rows
     has_several = rows[0].get("label") is None
     column = "labels" if has_several else "label"
-    labels = [str(label) for label in task.labels] or _labels_of(rows, column)
+    labels = [str(label) for label in task.labels] or _labels_in(rows, column)
     spelling = {str(label): words for label, words in task.spelling.items()}
     strange = sorted(set(spelling) - set(labels))
     if strange:
@@ -305,85 +318,11 @@ def _classification(run: TaskRun) -> Scorer:
         )
     if len(labels) < 2:
         raise ValueError(f"{task.name}: classification needs at least two labels, got {labels}. Name all by `labels`.")
-    words = [spelling.get(label, label) for label in labels]
-    record = {
-        "templates": list(task.templates),
-        "labels": dict(zip(labels, check_labels(words), strict=True)),
-        "labels_from": "the suite" if task.labels else "the rows",
-        "language": task.language,
-        **({} if task.expected_labels is None else {"expected_labels": task.expected_labels}),
-    }
-    targets = row_targets(rows, column, check_labels(labels))
-
-    def score(clips: EmbeddedClips) -> list[Score]:
-        language = None if task.language is None else nllb_code(task.language)
-        embeds = embed_labels(run.encoder, words, task.templates, language)
-        measure = _several_labels if has_several else _one_label
-        return [measure(run, clips, embeds, labels, targets, {"n_labels": len(labels), "record": record})]
-
-    return score
+    words = check_labels([spelling.get(label, label) for label in labels])
+    return Classes(labels, words, row_targets(rows, column, check_labels(labels)), has_several)
 
 
-def _one_label(
-    run: TaskRun,
-    clips: EmbeddedClips,
-    embeds: torch.Tensor,
-    labels: list[str],
-    targets: Sequence[Sequence[int]],
-    about: dict[str, Any],
-) -> Score:
-    """Accuracy, where each clip has one label."""
-    target = np.array([one[0] for one in targets])
-    score = zero_shot_metrics(clips.embeds, embeds, target, labels)
-    metrics = {"accuracy": value_with_interval(score["correct"], np.arange(len(target)))}
-    folds = list(Column(run.rows, "fold"))
-    if None not in folds:
-        named = np.array([str(fold) for fold in folds])
-        about["per_fold"] = {
-            str(fold): float(score["correct"][named == str(fold)].mean()) for fold in sorted(set(folds))
-        }
-    queries = _class_queries(clips, labels) | {"targets": target, "predicted": score["predicted"]}
-    per_class = _per_class(score["per_class"], labels, score["confusion"].sum(axis=1))
-    return Score(run.entry(len(target), metrics=metrics, **about), queries, per_class, score["confusion"])
-
-
-def _several_labels(
-    run: TaskRun,
-    clips: EmbeddedClips,
-    embeds: torch.Tensor,
-    labels: list[str],
-    targets: Sequence[Sequence[int]],
-    about: dict[str, Any],
-) -> Score:
-    """Mean average precision, where a clip has any number of labels."""
-    present = np.zeros((len(targets), len(labels)), dtype=np.int8)
-    for row, target in enumerate(targets):
-        present[row, target] = 1
-    score, scores = multi_label_metrics(clips.embeds, embeds, present, labels), label_scores(clips.embeds, embeds)
-    low = high = None
-    if len(present) > 1:
-        draws = bootstrap_mean_average_precision([scores], present)[0]
-        low, high = (float(value) for value in np.quantile(draws, [0.025, 0.975]))
-    metrics = {"mAP": {"value": score["mAP"], "low": low, "high": high, "n": score["n"]}}
-    queries = _class_queries(clips, labels) | {"targets": present, "scores": scores}
-    per_class = _per_class(score["per_class"], labels, present.sum(axis=0))
-    return Score(run.entry(len(present), metrics=metrics, **about), queries, per_class)
-
-
-def _class_queries(clips: EmbeddedClips, labels: list[str]) -> dict[str, np.ndarray]:
-    return {
-        "clip_ids": np.asarray(clips.ids),
-        "contents": np.asarray(clips.contents),
-        "labels": np.asarray(labels),
-    }
-
-
-def _per_class(values: Mapping[str, float], labels: list[str], n_clips: np.ndarray) -> list[tuple[str, int, float]]:
-    counts = dict(zip(labels, n_clips.tolist(), strict=True))
-    return [(label, counts[label], value) for label, value in values.items()]
-
-
-def _labels_of(rows: Sequence[Mapping[str, Any]], column: str) -> list[str]:
+def _labels_in(rows: Sequence[Mapping[str, Any]], column: str) -> list[str]:
     found: set[str] = set()
     for row in rows:
         value = row.get(column)
@@ -394,3 +333,62 @@ def _labels_of(rows: Sequence[Mapping[str, Any]], column: str) -> list[str]:
                 )
             found.add(label)
     return sorted(found)
+
+
+def _classify(run: TaskRun, classes: Classes, clips: EmbeddedClips) -> list[Score]:
+    task, labels = run.task, classes.labels
+    language = None if task.language is None else nllb_code(task.language)
+    embeds = embed_labels(run.encoder, classes.words, task.templates, language)
+    record = {
+        "templates": list(task.templates),
+        "labels": dict(zip(labels, classes.words, strict=True)),
+        "labels_from": "the suite" if task.labels else "the rows",
+        "language": task.language,
+        **({} if task.expected_labels is None else {"expected_labels": task.expected_labels}),
+    }
+    score = (_several_labels if classes.has_several else _one_label)(classes, clips.embeds, embeds)
+    queries = {"clip_ids": clips.ids, "contents": clips.contents, "labels": labels}
+    queries = {name: np.asarray(values) for name, values in queries.items()} | score.queries
+    folds = {} if classes.has_several else _per_fold(run.rows, queries["predicted"] == queries["targets"])
+    entry = run.entry(len(clips.ids), n_labels=len(labels), record=record, **score.entry, **folds)
+    return [replace(score, entry=entry, queries=queries)]
+
+
+def _one_label(classes: Classes, audio: torch.Tensor, label_embeds: torch.Tensor) -> Score:
+    """The accuracy, where each clip has one label."""
+    targets = np.array([one[0] for one in classes.targets])
+    score = zero_shot_metrics(audio, label_embeds, targets, classes.labels)
+    accuracy = value_with_interval(score["correct"], np.arange(len(targets)))
+    queries = {"targets": targets, "predicted": score["predicted"]}
+    per_class = _per_class(classes, score["per_class"], score["confusion"].sum(axis=1))
+    return Score({"metrics": {"accuracy": accuracy}}, queries, per_class, score["confusion"])
+
+
+def _several_labels(classes: Classes, audio: torch.Tensor, label_embeds: torch.Tensor) -> Score:
+    """The mean average precision, where a clip has any number of labels."""
+    targets = np.zeros((len(classes.targets), len(classes.labels)), dtype=np.int8)
+    for row, target in enumerate(classes.targets):
+        targets[row, target] = 1
+    score = multi_label_metrics(audio, label_embeds, targets, classes.labels)
+    scores = label_scores(audio, label_embeds)
+    low = high = None
+    if len(targets) > 1:
+        draws = bootstrap_mean_average_precision([scores], targets)[0]
+        low, high = (float(value) for value in np.quantile(draws, [0.025, 0.975]))
+    precision = {"value": score["mAP"], "low": low, "high": high, "n": score["n"]}
+    per_class = _per_class(classes, score["per_class"], targets.sum(axis=0))
+    return Score({"metrics": {"mAP": precision}}, {"targets": targets, "scores": scores}, per_class)
+
+
+def _per_class(classes: Classes, values: Mapping[str, float], n_clips: np.ndarray) -> list[tuple[str, int, float]]:
+    counts = dict(zip(classes.labels, n_clips.tolist(), strict=True))
+    return [(label, counts[label], value) for label, value in values.items()]
+
+
+def _per_fold(rows: Sequence[Mapping[str, Any]], correct: np.ndarray) -> dict[str, dict[str, float]]:
+    """The accuracy of each fold, where all rows have one."""
+    folds = list(Column(rows, "fold"))
+    if None in folds:
+        return {}
+    named = np.array([str(fold) for fold in folds])
+    return {"per_fold": {str(fold): float(correct[named == str(fold)].mean()) for fold in sorted(set(folds))}}

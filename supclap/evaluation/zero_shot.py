@@ -4,7 +4,7 @@ Ties are pessimistic as in retrieval: a clip whose own class scores no higher th
 collapsed label embeddings give an accuracy of 0. Rates are fractions from 0 to 1.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 from supclap.errors import SettingsError, name_indices
-from supclap.evaluation.embed import embed_audio, embed_texts
-from supclap.evaluation.inputs import Column, as_embeddings, to_numpy
+from supclap.evaluation.inputs import as_embeddings, to_numpy
 
 
 if TYPE_CHECKING:
@@ -28,54 +27,16 @@ def label_text(label: str) -> str:
     return " ".join(label.replace("_", " ").split())
 
 
-def label_prompts(labels: Sequence[str], templates: Sequence[str] = DEFAULT_TEMPLATES) -> list[str]:
-    """Every label in every template: the prompts of the first label, then those of the second, and so on.
-
-    Raises:
-        TypeError: `labels` is one string.
-        ValueError: No labels or templates, a template without `{}`, labels that are blank or read the same.
-    """
-    templates = [templates] if isinstance(templates, str) else list(templates)
-    without_slot = [template for template in templates if "{}" not in template]
-    if without_slot or not templates:
-        raise SettingsError(f"Each template needs {{}} where the label goes; got {without_slot or templates}.")
-    return [template.replace("{}", name) for name in check_labels(labels) for template in templates]
-
-
-def average_prompts(embeds: torch.Tensor, n_labels: int) -> torch.Tensor:
-    """Embeddings `(n_labels * T, D)` of [`label_prompts`] as one unit vector a label: the mean of T unit vectors."""
-    mean = nn.functional.normalize(embeds, dim=-1).unflatten(0, (n_labels, -1)).mean(dim=1)
-    return nn.functional.normalize(mean, dim=-1)
-
-
 def embed_labels(
     encoder: "ClipEncoder", labels: Sequence[str], templates: Sequence[str], language: str | None = None
 ) -> torch.Tensor:
-    """Each label as one unit vector `(n_labels, D)`, see [`encode_labels`]; `language` is that of labels and templates."""
-    prompts = label_prompts(labels, templates)
-    languages = None if language is None else [language] * len(prompts)
-    return average_prompts(encoder.embed_texts(prompts, languages), len(labels))
-
-
-def encode_labels(
-    model: nn.Module,
-    processor: Callable[..., Mapping[str, torch.Tensor]],
-    labels: Sequence[str],
-    templates: Sequence[str] = DEFAULT_TEMPLATES,
-    batch_size: int = 64,
-    device: torch.device | str | None = None,
-    text_lang: str | None = None,
-) -> torch.Tensor:
-    """Embed each label as the mean of its prompts' normalised embeddings, normalised again.
+    """Embeds each label as the mean of the unit vectors of its prompts, made a unit vector again.
 
     Args:
-        model: Dual encoder, as in `embed_texts`.
-        processor: Its processor.
-        labels: Class names; underscores are read as spaces.
+        encoder: What embeds the prompts.
+        labels: Class names. Underscores are read as spaces.
         templates: Prompts, each with `{}` where the label goes.
-        batch_size: Prompts a forward pass.
-        device: Where to move the model; None leaves it where it is.
-        text_lang: Language code of labels and templates, for multilingual encoders.
+        language: The language of labels and templates, for multilingual encoders.
 
     Returns:
         `(n_labels, D)` float32 on the CPU, rows of unit length.
@@ -84,8 +45,13 @@ def encode_labels(
         TypeError: `labels` is one string.
         ValueError: No labels or templates, a template without `{}`, labels that are blank or read the same.
     """
-    prompts = label_prompts(labels, templates)
-    return average_prompts(embed_texts(model, processor, prompts, batch_size, device, text_lang), len(labels))
+    without_slot = [template for template in templates if "{}" not in template]
+    if without_slot or not templates:
+        raise SettingsError(f"Each template needs {{}} where the label goes; got {without_slot or templates}.")
+    prompts = [template.replace("{}", name) for name in check_labels(labels) for template in templates]
+    embeds = encoder.embed_texts(prompts, None if language is None else [language] * len(prompts))
+    mean = nn.functional.normalize(embeds, dim=-1).unflatten(0, (len(labels), -1)).mean(dim=1)
+    return nn.functional.normalize(mean, dim=-1)
 
 
 def check_labels(labels: Sequence[str]) -> list[str]:
@@ -242,41 +208,3 @@ def row_targets(rows: Sequence[Mapping[str, Any]], column: str, names: list[str]
             raise ValueError(f"Row {row.get('id', position)!r}: `{column}` {unknown} is not one of the labels.")
         targets.append(found)
     return targets
-
-
-def zero_shot_classification(
-    model: nn.Module,
-    processor: Callable[..., Mapping[str, torch.Tensor]],
-    rows: Sequence[Mapping[str, Any]],
-    labels: Sequence[str],
-    templates: Sequence[str] = DEFAULT_TEMPLATES,
-    batch_size: int = 32,
-    device: torch.device | str | None = None,
-    text_lang: str | None = None,
-) -> dict[str, Any]:
-    """Classify rows with `audio` and either `label` (one) or `labels` (any number) by the labels' prompts.
-
-    Targets are names, or indices into `labels`. Rows with `label` give [`zero_shot_metrics`], rows with `labels`
-    [`multi_label_metrics`]; the result also records `labels` and `templates`, without which a score means little.
-    `text_lang` is the language of both, for multilingual encoders.
-
-    Raises:
-        ValueError: No rows, a row without its label or with an unknown one (named by its `id`), or as in
-            [`encode_labels`].
-    """
-    if not len(rows):
-        raise ValueError("`rows` is empty: there is nothing to classify.")
-    names = check_labels(labels)
-    column = "label" if rows[0].get("label") is not None else "labels"
-    targets = row_targets(rows, column, names)
-    label_embeds = encode_labels(model, processor, labels, templates, batch_size, device, text_lang)
-    audio_embeds = embed_audio(model, processor, Column(rows, "audio"), batch_size, device)
-    if column == "label":
-        metrics = zero_shot_metrics(audio_embeds, label_embeds, [target[0] for target in targets], labels)
-    else:
-        present = np.zeros((len(rows), len(names)), dtype=np.int64)
-        for row, target in enumerate(targets):
-            present[row, target] = 1
-        metrics = multi_label_metrics(audio_embeds, label_embeds, present, labels)
-    templates = [templates] if isinstance(templates, str) else list(templates)
-    return {**metrics, "labels": list(labels), "templates": templates}

@@ -10,6 +10,7 @@ from accelerate.utils import gather_object
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from supclap.data.inspection import content_hash
+from supclap.errors import name_some
 from supclap.evaluation.encoders import SupClapEncoder
 from supclap.training.model import SupClapForContrastiveTraining
 
@@ -64,7 +65,7 @@ class ShardedEncoder:
                 contents = [content_hash(clip) if self.with_contents else "" for clip in clips]
                 return list(zip(self.encoder.embed_audio(clips, len(clips)), contents, strict=True))
             except (OSError, TypeError, ValueError) as error:
-                some = ", ".join(repr(names[position]) for position in positions)
+                some = name_some([names[position] for position in positions])
                 raise ValueError(f"One of the clips {some} cannot be embedded: {error}") from error
 
         embeds, contents = zip(*self._share(len(audios), embed, progress), strict=True)

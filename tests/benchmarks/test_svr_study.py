@@ -135,7 +135,7 @@ def test_a_run_is_the_same_behind_another_in_one_process(recipe, tmp_path, monke
     assert len(losses) == 4
     assert losses[:2] == losses[2:]
     first, second = (json.loads((tmp_path / folder / "results.json").read_text()) for folder in ("first", "second"))
-    assert first["retrieval"] == second["retrieval"]
+    assert first["results"] == second["results"]
 
 
 def test_words_behind_two_dashes_override_the_recipe(monkeypatch, tmp_path):

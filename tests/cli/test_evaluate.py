@@ -39,7 +39,8 @@ def own(tmp_path, clips):
 
 
 def test_the_command_scores_what_is_there_and_says_what_is_not(checkpoint, own, tmp_path, capsys):
-    (checkpoint / "results.json").write_text(json.dumps({"chosen_on": "test"}))
+    # in the form that a training run of an earlier version wrote
+    (checkpoint / "results.json").write_text(json.dumps({"chosen_on": "test", "retrieval": {}, "n_clips": 3}))
     arguments = ["evaluate", str(checkpoint), "--suite", str(own), "--output-dir", str(tmp_path / "out")]
     assert main([*arguments, "--format", "json"]) == 0
     (summary,) = json.loads(capsys.readouterr().out)
@@ -185,7 +186,7 @@ def test_a_task_that_fails_in_any_way_gives_status_1_and_the_scores_of_the_other
     def break_down(*arguments):
         raise AttributeError("no such thing")
 
-    monkeypatch.setattr("supclap.evaluation.runner._zero_shot", break_down)
+    monkeypatch.setattr("supclap.evaluation.runner._classify", break_down)
     assert main(["evaluate", str(checkpoint), "--suite", str(own), "--output-dir", str(tmp_path / "out")]) == 1
     table = capsys.readouterr().out
     assert re.search(r"tell +failed: AttributeError: no such thing", table)

@@ -331,10 +331,10 @@ def test_other_audio_under_the_same_id_is_said(tmp_path):
     assert compare_runs([a], [b])[1] == ["task: the audio of 1 clips is not the same in all runs"]
 
 
-def test_results_of_an_older_version_are_refused(tmp_path):
+def test_results_of_an_older_version_are_refused_with_what_writes_new_ones(tmp_path):
     a = save_classes(tmp_path / "a", [0, 1])
     (a / "results.json").write_text(json.dumps({"chosen_on": "last", "retrieval": {}, "zero_shot": {}}))
-    with pytest.raises(DataError, match="in a form that is no longer read: `supclap evaluate .*/a`"):
+    with pytest.raises(DataError, match=f"{a}/results.json was written .* `supclap evaluate {a}` writes a new one"):
         compare_runs([a], [a])
 
 

@@ -75,6 +75,34 @@ def test_several_labels_a_clip_give_the_mean_average_precision_of_sklearn(tmp_pa
     assert metric["low"] < metric["value"] < metric["high"]
 
 
+def test_rows_with_one_label_are_classified_by_name_or_index(tmp_path):
+    rows = [{"id": str(n), "audio": clip(*np.eye(3)[n]), "label": label} for n, label in enumerate(["dog", 1, "cat"])]
+    (entry,) = evaluate(rows, tmp_path, labels=["dog", "cat", "rain"])
+    arrays = load_queries(tmp_path / "out" / entry["queries"])
+    assert (arrays["targets"].tolist(), arrays["predicted"].tolist()) == ([0, 1, 1], [0, 1, 2])
+
+
+def test_the_average_precision_of_two_clips_is_that_by_hand(tmp_path):
+    # The clip that sounds like "dog" is first for "dog" and, wrongly, second for "cat".
+    rows = [{"id": "a", "audio": clip(1), "labels": ["dog", "cat"]}, {"id": "b", "audio": clip(0, 1), "labels": []}]
+    (entry,) = evaluate(rows, tmp_path, labels=["dog", "cat"])
+    assert entry["metrics"]["mAP"]["value"] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ("thunder", r"Row 'clip-7': `label` \['thunder'\] is not one of the labels"),
+        (2, r"Row 'clip-7': `label` \[2\] is not one of the labels"),
+        (None, "Row 'clip-7' has no `label`"),
+    ],
+)
+def test_a_row_without_a_known_label_is_named(tmp_path, label, message):
+    rows = [class_rows()[0], {"id": "clip-7", "audio": clip(1), "label": label}]
+    with pytest.raises(AssertionError, match=message):
+        evaluate(rows, tmp_path, labels=["dog", "cat"])
+
+
 def test_one_clip_has_a_score_without_an_interval(tmp_path):
     (entry,) = evaluate(class_rows()[:1], tmp_path, labels=["dog", "cat"])
     assert entry["metrics"]["accuracy"] == {"value": 1.0, "low": None, "high": None, "n": 1}

@@ -14,11 +14,10 @@ from torch import nn
 from supclap.evaluation import (
     embed_audio,
     embed_texts,
-    encode_labels,
     multi_label_metrics,
-    zero_shot_classification,
     zero_shot_metrics,
 )
+from supclap.evaluation.zero_shot import embed_labels
 
 
 WORDS = ("cat", "dog", "rain", "sound", "night")
@@ -146,21 +145,26 @@ def test_items_that_cannot_be_embedded_are_refused(encoder, function, items, err
         function(*encoder, items)
 
 
+def labels_of(encoder, labels, templates):
+    texts = SimpleNamespace(embed_texts=lambda prompts, languages: embed_texts(*encoder, prompts))
+    return embed_labels(texts, labels, templates)
+
+
 def test_a_label_is_the_renormalised_mean_of_its_normalised_prompts(encoder):
-    embeds = encode_labels(*encoder, ["dog_rain", "cat"], ["sound {}", "{}", "night night night {}"])
+    embeds = labels_of(encoder, ["dog_rain", "cat"], ["sound {}", "{}", "night night night {}"])
     expected = unit(0, 1, 1, 1, 0) + unit(0, 1, 1, 0, 0) + unit(0, 1, 1, 0, 3)
     torch.testing.assert_close(embeds[0], expected / expected.norm())
 
 
 def test_prompts_weigh_the_same_when_the_model_does_not_normalise(encoder):
     encoder[0].get_text_features = lambda features: SimpleNamespace(pooler_output=features)
-    embeds = encode_labels(*encoder, ["dog"], ["{}", "night night night night {}"])
+    embeds = labels_of(encoder, ["dog"], ["{}", "night night night night {}"])
     expected = unit(0, 1, 0, 0, 0) + unit(0, 1, 0, 0, 4)
     torch.testing.assert_close(embeds[0], expected / expected.norm())
 
 
 def test_underscores_of_a_label_become_spaces(encoder):
-    encode_labels(*encoder, ["dog_bark", "a_{}_b"], ["This is {}."])
+    labels_of(encoder, ["dog_bark", "a_{}_b"], ["This is {}."])
     assert sorted(encoder[1].calls[0]["items"]) == ["This is a {} b.", "This is dog bark."]
 
 
@@ -176,7 +180,7 @@ def test_underscores_of_a_label_become_spaces(encoder):
 )
 def test_labels_and_templates_that_would_mislead_are_refused(encoder, labels, templates, error, message):
     with pytest.raises(error, match=message):
-        encode_labels(*encoder, labels, templates)
+        labels_of(encoder, labels, templates)
 
 
 def random_classification(n=60, n_labels=7):
@@ -219,32 +223,3 @@ def test_multi_label_map_equals_sklearn_over_the_classes_present():
 def test_targets_that_are_no_label_are_refused(targets, message):
     with pytest.raises(ValueError, match=message):
         zero_shot_metrics(np.ones((3, 2)), np.eye(2), targets)
-
-
-def test_rows_with_one_label_are_classified_by_name_or_index(encoder):
-    rows = [{"audio": one_hot_clip(index), "label": label} for index, label in enumerate(["cat", 1, "dog"])]
-    metrics = zero_shot_classification(*encoder, rows, ["cat", "dog", "rain"], ["a {} sound"], batch_size=2)
-    assert metrics["per_class"] == {"cat": 1.0, "dog": 0.5}
-    assert metrics["confusion"].tolist() == [[1, 0, 0], [0, 1, 1], [0, 0, 0]]
-    assert (metrics["labels"], metrics["templates"]) == (["cat", "dog", "rain"], ["a {} sound"])
-
-
-def test_rows_with_several_labels_are_scored_by_map(encoder):
-    # The clip that sounds like "cat" is first for "cat" and, wrongly, second for "dog".
-    rows = [{"audio": one_hot_clip(0), "labels": ["cat", "dog"]}, {"audio": one_hot_clip(1), "labels": []}]
-    metrics = zero_shot_classification(*encoder, rows, ["cat", "dog"], "{}")
-    assert (metrics["mAP"], metrics["per_class"]) == (0.75, {"cat": 1.0, "dog": 0.5})
-
-
-@pytest.mark.parametrize(
-    ("label", "message"),
-    [
-        ("thunder", r"Row 'clip-7': `label` \['thunder'\] is not one of the labels"),
-        (2, r"Row 'clip-7': `label` \[2\] is not one of the labels"),
-        (None, "Row 'clip-7' has no `label`"),
-    ],
-)
-def test_a_row_without_a_known_label_is_named(encoder, label, message):
-    rows = [{"audio": one_hot_clip(0), "label": "cat"}, {"id": "clip-7", "audio": one_hot_clip(0), "label": label}]
-    with pytest.raises(ValueError, match=message):
-        zero_shot_classification(*encoder, rows, ["cat", "dog"])

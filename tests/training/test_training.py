@@ -10,12 +10,15 @@ import sys
 
 import numpy as np
 import pytest
+import soundfile
 import torch
+import yaml
 from safetensors.torch import load_file
 
 from supclap import SupClapModel
 from supclap.evaluation.results import entry_of, read_results
 from supclap.training import runtime
+from supclap_cli import main
 from support import processes
 
 
@@ -93,6 +96,43 @@ def test_the_queries_a_run_saves_give_its_results_again(tiny_model, processor, t
     printed = capsys.readouterr().out
     assert "last checkpoint, chosen by no score" in printed
     assert "7 clips in pools of 3 clips" in printed
+
+
+def test_supclap_evaluate_gives_the_scores_of_the_end_of_training_again(recipe, tones, tmp_path, capsys):
+    processes.finish(recipe, "--max_steps", "4")
+    run = tmp_path / "run"
+    shared = {"data_dir": str(tones), "table": "metadata.csv", "where": {"split": ["test"]}}
+    tasks = [
+        {"name": "retrieval", "kind": "retrieval", "caption_columns": ["caption", "other"], **shared},
+        {"name": "zero_shot", "kind": "zero_shot", "label_column": "label", "templates": ["a {} tone"], **shared},
+    ]
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump({"name": "own", "tasks": tasks}))
+    arguments = ["--suite", str(tmp_path / "own.yaml"), "--output-dir", str(tmp_path / "out"), "--device", "cpu"]
+    assert main(["evaluate", str(run), *arguments]) == 0
+    (again,) = (tmp_path / "out").glob("*/own")
+    trained, evaluated = (read_results(folder / "results.json") for folder in (run, again))
+    assert trained["fingerprint"] == evaluated["fingerprint"]
+    assert [entry["metrics"] for entry in trained["results"]] == [entry["metrics"] for entry in evaluated["results"]]
+    capsys.readouterr()
+    assert main(["compare", str(run), str(again), "--format", "json"]) == 0
+    compared = json.loads(capsys.readouterr().out)
+    assert {one["task"] for one in compared["comparisons"]} == {"retrieval", "zero_shot"}
+    assert {one["difference"] for one in compared["comparisons"]} == {0.0}
+    assert compared["notes"] == []
+
+
+def test_test_data_that_cannot_be_scored_end_a_run_with_status_1_and_no_results(recipe, tones, tmp_path):
+    folder = shutil.copytree(tones, tmp_path / "tones")
+    bad = sorted(folder.glob("*5.wav"))[0]
+    soundfile.write(bad, np.full(9000, np.nan), 16000, subtype="FLOAT")
+    run = processes.start(recipe, "--max_steps", "1", "--eval_strategy", "no", "--data_dir", str(folder))
+    assert run.wait() == 1
+    assert re.search(
+        rf"error: the model was trained and is saved in {tmp_path / 'run'}, but .*{bad.name}.*is nan",
+        run.text.splitlines()[-1],
+    ), run.text[-2000:]
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+    assert not (tmp_path / "run" / "results.json").exists()
 
 
 def test_the_bar_of_the_final_evaluation_is_closed_before_the_summary(tiny_model, processor, tmp_path, capfd):
