@@ -69,12 +69,7 @@ class EmbeddingCache:
 
 
 class ClipEncoder(Protocol):
-    """What an evaluation embeds with: an encoder, and a way to have each clip and text of a set embedded by it.
-
-    Attributes:
-        encoder: The encoder.
-        batch_size: Clips, or texts, a forward pass.
-    """
+    """What an evaluation embeds with: an encoder, and a way to have it embed all clips and texts of a set in batches."""
 
     encoder: Encoder
     batch_size: int

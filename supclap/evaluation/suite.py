@@ -11,7 +11,6 @@ tasks:
 """
 
 import dataclasses
-import difflib
 import json
 import types
 import typing
@@ -21,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from supclap.errors import DataError, DataNotFoundError, SuiteError
+from supclap.errors import DataError, DataNotFoundError, SuiteError, did_you_mean
 from supclap.evaluation.zero_shot import DEFAULT_TEMPLATES
 
 
@@ -191,9 +190,7 @@ def _task(entry: Any, where: str) -> Task:
     hints = typing.get_type_hints(Task)
     for key, value in entry.items():
         if key not in fields:
-            near = difflib.get_close_matches(key, fields, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(fields))}."
-            raise SuiteError(f"{where}: unknown key {key!r}; {hint}")
+            raise SuiteError(f"{where}: unknown key {key!r}; {did_you_mean(key, sorted(fields))}")
         allowed = typing.get_args(hints[key]) if isinstance(hints[key], types.UnionType) else (hints[key],)
         if not isinstance(value, allowed) or isinstance(value, bool):
             names = " or ".join("null" if kind is type(None) else kind.__name__ for kind in allowed)
