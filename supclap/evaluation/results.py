@@ -40,7 +40,7 @@ from supclap.files import RESULTS, replacing
 
 DONE, NOT_RUN, FAILED = "done", "not run", "failed"
 MEAN = "mean"
-QUERIES = "queries"
+QUERIES, PER_CLASS, CONFUSION = "queries", "per_class", "confusion"  # folders beside results.json
 # The values of `chosen_on` in words.
 CHOSEN_ON = {
     "validation": "checkpoint chosen on validation data",
@@ -152,12 +152,12 @@ def save_score(folder: Path, score: Score) -> dict[str, Any]:
         files["queries"] = f"{QUERIES}/{name}.npz"
         save_queries(folder / files["queries"], score.queries)
     if score.per_class:
-        files["per_class"] = f"per_class/{name}.csv"
+        files["per_class"] = f"{PER_CLASS}/{name}.csv"
         _save_per_class(folder / files["per_class"], score.per_class, next(iter(entry["metrics"])))
     if score.confusion is not None:
         from supclap.plots import plot_confusion
 
-        files["confusion"] = f"confusion/{name}.png"
+        files["confusion"] = f"{CONFUSION}/{name}.png"
         plot_confusion(score.confusion, score.queries["labels"].tolist(), folder / files["confusion"])
     return entry | files
 

@@ -13,7 +13,7 @@ from supclap.errors import EvaluationError
 from supclap.evaluation.encoders import fingerprint_supclap
 from supclap.evaluation.inputs import without_audio
 from supclap.evaluation.languages import captions_of, languages_of
-from supclap.evaluation.results import CHOSEN_ON, QUERIES, entry_of
+from supclap.evaluation.results import CHOSEN_ON, CONFUSION, PER_CLASS, QUERIES, entry_of
 from supclap.evaluation.runner import evaluate_suite
 from supclap.evaluation.suite import Suite, Task
 from supclap.evaluation.tables import format_table
@@ -137,6 +137,8 @@ def _written(trainer: SupClapTrainer) -> list[str]:
         "data": folder / MANIFEST,
         "run": folder / RUN,
         "queries": folder / QUERIES,
+        "per class": folder / PER_CLASS,
+        "confusion": folder / CONFUSION,
         "drift": folder / DRIFT,
         "left out": folder / NONFINITE_BATCHES,
         "tensorboard": folder / "runs",
