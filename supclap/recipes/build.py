@@ -1,4 +1,4 @@
-"""From a recipe to a trained, evaluated and saved model: what `train_supclap.py` does, step by step."""
+"""The parts that a recipe describes: processor, model, training data, batches; `supclap.training.run` puts them together."""
 
 import itertools
 import textwrap

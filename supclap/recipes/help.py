@@ -1,4 +1,4 @@
-"""The help of `train_supclap.py`: how a recipe is written and overridden, and every key with its default."""
+"""The help of `supclap train`: how a recipe is written and overridden, and every key with its default."""
 
 import dataclasses
 import json
@@ -11,7 +11,7 @@ from supclap.recipes.parser import keys
 
 WIDTH = 100
 USAGE = """\
-usage: train_supclap.py RECIPE [--key value ...] [--dry-run] [--resume-with-changes]
+usage: supclap train RECIPE [--key value ...] [--dry-run] [--resume-with-changes]
 
 Trains, evaluates and saves a model. RECIPE is a YAML file, or the name of one of configs/ such as quickstart. It has
 three sections:
@@ -19,8 +19,9 @@ three sections:
   data       where the clips and captions are, how they are split, what is done to them
   training   the objective and everything that transformers.TrainingArguments takes
 Any key can be overridden on the command line, without its section: a text as it stands, other values as YAML:
-  train_supclap.py finetune --data_dir my_sounds --learning_rate 5e-5 --svr none
-The same command goes on from the last checkpoint of output_dir after a kill.
+  supclap train finetune --data_dir my_sounds --learning_rate 5e-5 --svr none
+The same command goes on from the last checkpoint of output_dir after a kill. On several processes it is started as
+`accelerate launch train_supclap.py RECIPE ...` or with torchrun.
 
   --dry-run  print the plan (clips, steps, parameters, memory, time) and write nothing
   --resume-with-changes

@@ -183,7 +183,7 @@ def parse_recipe(argv: Sequence[str]) -> tuple[ModelArguments, DataArguments, Su
             named) or in the wrong section, or a value is not what the annotation of its field allows.
     """
     if not argv or argv[0].startswith("--"):
-        raise RecipeError("usage: train_supclap.py RECIPE [--key value …]; recipes are in configs/, -h tells more.")
+        raise RecipeError("usage: supclap train RECIPE [--key value …]; recipes are in configs/, -h tells more.")
     path = find_recipe(argv[0])
     settings: dict[str, Any] = {}
     for file, recipe in _with_bases(path):
