@@ -52,7 +52,7 @@ class ControlledLoss(SupClapLoss):
         # of its perpendicular part through.
         audio, text = audio_embeds, text_embeds
         pulling = scale_gradient(logit_scale * (text * audio).sum(-1), self.pull_weight)
-        direction, _ = pull_direction(text, audio)
+        direction = pull_direction(text, audio)
         audio, text = (scale_perpendicular_gradient(x, direction, self.perpendicular_push) for x in (audio, text))
         own = torch.arange(len(audio), device=audio.device)[:, None]
         logits = similarity_logits(text, audio, logit_scale).scatter(1, own, pulling[:, None])

@@ -75,11 +75,3 @@ def check_values(audio: Tensor, text: Tensor) -> None:
             raise DataError(
                 f"{name} must have unit length but a row is off by {error:.3g}: use torch.nn.functional.normalize."
             )
-
-
-def check_number(pairs: int) -> None:
-    if pairs == 1:
-        raise DataError(
-            "One pair has no negatives to be contrasted with: use a larger batch. (A last batch of one, after "
-            "larger ones, is let through.)"
-        )

@@ -12,11 +12,11 @@ from supclap.losses.contrastive import similarity_logits
 from supclap.losses.support_vectors import EPS, share_of_distance
 
 
-def pull_direction(anchor: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
-    """Unit vectors (B, D) from anchors (B, D) to their positives, 0 for a pair closer than 1e-6, and distances (B, 1)."""
+def pull_direction(anchor: Tensor, positive: Tensor) -> Tensor:
+    """Unit vectors (B, D) from anchors (B, D) to their positives (B, D), 0 for a pair closer than 1e-6."""
     difference = positive - anchor
     distance = torch.linalg.vector_norm(difference, dim=-1, keepdim=True)
-    return torch.where(distance > EPS, difference / distance.clamp_min(EPS), 0), distance
+    return torch.where(distance > EPS, difference / distance.clamp_min(EPS), 0)
 
 
 def split(force: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
@@ -39,7 +39,7 @@ def pull_cosine(move: Tensor, anchor: Tensor, positive: Tensor) -> tuple[Tensor,
         Two scalars: the cosine in the space of the embeddings, and the one in the tangent space of the sphere, after the
         part along the anchor was taken out of both vectors. The second is what normalised embeddings can follow.
     """
-    direction, _ = pull_direction(anchor, positive)
+    direction = pull_direction(anchor, positive)
     ambient = F.cosine_similarity(move, direction, dim=-1)
     tangent = F.cosine_similarity(split(move, anchor)[1], split(direction, anchor)[1], dim=-1)
     return ambient.mean(), tangent.mean()
@@ -101,7 +101,7 @@ def push_statistics(
         averaged over batches too; `push_global`, norm of the mean over batches of the part across: where all negatives
         push; `push_local`, root mean square of what the batches deviate from it: what the draw of the batch adds.
     """
-    direction, _ = pull_direction(anchor, positive)
+    direction = pull_direction(anchor, positive)
     same_clip = [None] * len(batches) if same_clip is None else same_clip
     pushes = torch.stack(
         [

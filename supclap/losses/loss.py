@@ -12,8 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from supclap.errors import SettingsError
-from supclap.losses.checks import check_choice, check_number, check_numbers, check_pairs, check_values
+from supclap.errors import DataError, SettingsError
+from supclap.losses.checks import check_choice, check_numbers, check_pairs, check_values
 from supclap.losses.chunked import Terms, mean_over_chunks
 from supclap.losses.contrastive import info_nce, siglip, similarity_logits
 from supclap.losses.distributed import Columns, gather_columns, gather_rows
@@ -215,7 +215,11 @@ class SupClapLoss(nn.Module):
         bias = None if logit_bias is None else as_scalar(logit_bias, audio, "logit_bias")
         columns = gather_columns(audio, text, None if ids is None else ids.to(audio.device), self.gather)
         if self.training and not self._checked_number:
-            check_number(len(columns.audio))
+            if len(columns.audio) == 1:
+                raise DataError(
+                    "One pair has no negatives to be contrasted with: use a larger batch. (A last batch of one, after "
+                    "larger ones, is let through.)"
+                )
             self._checked_number = True
 
         inputs = (text, audio, columns.text, columns.audio, scale, bias)

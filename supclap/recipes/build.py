@@ -25,7 +25,7 @@ from supclap.data.streaming import RowStream, StreamedClips
 from supclap.errors import RecipeError, did_you_mean
 from supclap.recipes.arguments import RANDOM, ModelArguments
 from supclap.training.arguments import SupClapTrainingArguments
-from supclap.training.towers import encoder_layers
+from supclap.training.towers import layer_of_parameters
 
 
 T = TypeVar("T")
@@ -221,17 +221,12 @@ def freeze_first_layers(encoder: torch.nn.Module, count: int) -> None:
     Raises:
         RecipeError: The encoder has no list of layers, or fewer than `count`.
     """
-    layers = encoder_layers(encoder)
-    if layers is None or not 0 <= count <= len(layers):
-        total = encoder.config.num_hidden_layers
+    layers = layer_of_parameters(encoder)
+    total = encoder.config.num_hidden_layers
+    if layers is None or not 0 <= count <= total:
         raise RecipeError(f"frozen_text_layers must lie in 0 … {total}, the layers of the encoder; got {count}.")
-    in_layers = [{id(parameter) for parameter in layer.parameters()} for layer in layers]
-    trained = set().union(*in_layers[count:])
-    behind = False
-    for parameter in encoder.parameters():
-        behind = behind or id(parameter) in in_layers[-1]
-        is_last = behind and id(parameter) not in set().union(*in_layers)
-        parameter.requires_grad_(id(parameter) in trained or is_last)
+    for parameter, layer in layers.items():
+        parameter.requires_grad_(layer >= count)
 
 
 def has_random_audio_encoder(args: ModelArguments) -> bool:

@@ -9,7 +9,6 @@ from safetensors.torch import load_file, save_file
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import Trainer
 
-from supclap.errors import SettingsError
 from supclap.training.callbacks.part import TrainingPart, check_weights_are_whole
 
 
@@ -22,14 +21,9 @@ class WeightAverage(TrainingPart):
     Args:
         model: The model whose trained parameters are averaged. Each process has to hold all of them.
         decay: Share of the old average, in [0, 1).
-
-    Raises:
-        SettingsError: `decay` is outside of this interval.
     """
 
     def __init__(self, model: torch.nn.Module, decay: float):
-        if not 0 <= decay < 1:
-            raise SettingsError(f"ema_decay must lie in 0 … 1, without 1; got {decay}.")
         self.parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
         self.average: dict[str, torch.Tensor] | None = None
         self._update = get_ema_multi_avg_fn(decay)
@@ -72,11 +66,9 @@ class WeightAverage(TrainingPart):
             self.parameters[name].copy_(average)
             average.copy_(weights)
 
-    @torch.no_grad()
     def finish(self) -> None:
         """Ends training with the averaged weights in the model."""
-        for name, average in (self.average or {}).items():
-            self.parameters[name].copy_(average)
+        self._swap()
         self.average = None
 
     def save_training_weights(self, folder: str | Path) -> None:

@@ -1,10 +1,12 @@
 """The objective that training arguments describe, and its base loss for evaluation."""
 
+from inspect import signature
+
 import torch
 from torch import Tensor
 
 from supclap.losses import PaperReadings, SupClapLoss
-from supclap.training.arguments import SupClapTrainingArguments
+from supclap.training.arguments import SupClapTrainingArguments, own_fields
 
 
 def build_criterion(args: SupClapTrainingArguments, loss: type[SupClapLoss] = SupClapLoss, **options) -> SupClapLoss:
@@ -15,21 +17,9 @@ def build_criterion(args: SupClapTrainingArguments, loss: type[SupClapLoss] = Su
         loss: Class of the objective; a subclass for an objective of your own.
         options: What a subclass takes beyond that.
     """
-    return loss(
-        objective=args.objective,
-        svr=args.svr,
-        svr_direction=args.svr_direction,
-        radius_predictor=args.radius_predictor,
-        batch_size=args.train_batch_size * args.world_size,
-        svr_weight=args.svr_weight,
-        constraint_weight=args.constraint_weight,
-        radius_init=args.radius_init,
-        on_batch_mismatch=args.on_batch_mismatch,
-        clamp_radius=args.clamp_radius,
-        loss_chunk_size=args.loss_chunk_size,
-        readings=PaperReadings(**(args.readings or {})),
-        **options,
-    )
+    own = {name: getattr(args, name) for name in signature(SupClapLoss).parameters.keys() & own_fields().keys()}
+    own |= {"batch_size": args.train_batch_size * args.world_size, "readings": PaperReadings(**(args.readings or {}))}
+    return loss(**own, **options)
 
 
 def base_loss(

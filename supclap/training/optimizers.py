@@ -14,7 +14,7 @@ from supclap.errors import SettingsError
 from supclap.training.arguments import SupClapTrainingArguments
 from supclap.training.callbacks.part import check_weights_are_whole
 from supclap.training.model import SupClapForContrastiveTraining
-from supclap.training.towers import encoder_layers
+from supclap.training.towers import layer_of_parameters
 
 
 class _WithoutBfloat16(TorchFunctionMode):
@@ -174,21 +174,11 @@ def layer_scales(encoder: nn.Module, decay: float) -> dict[nn.Parameter, float]:
     """
     if not 0 < decay <= 1:
         raise SettingsError(f"layer_decay must be above 0 and at most 1, got {decay}.")
-    layers = encoder_layers(encoder)
+    layers = layer_of_parameters(encoder)
     if layers is None:
         raise SettingsError(f"layer_decay: {type(encoder).__name__} has no list of layers.")
-    scales = {
-        parameter: decay ** (len(layers) - 1 - index)
-        for index, layer in enumerate(layers)
-        for parameter in layer.parameters()
-    }
-    outside = decay ** len(layers)
-    for parameter in encoder.parameters():
-        if parameter in scales:
-            outside = 1.0
-        else:
-            scales[parameter] = outside
-    return scales
+    last = encoder.config.num_hidden_layers - 1
+    return {parameter: decay ** max(last - layer, 0) for parameter, layer in layers.items()}
 
 
 def apply_layer_decay(optimizer: torch.optim.Optimizer, encoders: Iterable[nn.Module], decay: float) -> None:

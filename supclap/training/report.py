@@ -21,7 +21,7 @@ from supclap.files import DRIFT, MANIFEST, RECIPE, RESULTS, RUN, TRAINING_CURVES
 from supclap.publishing.model_card import write_card
 from supclap.publishing.run_record import record_run
 from supclap.training.callbacks.guard_rails import NONFINITE_BATCHES, GuardRailsCallback
-from supclap.training.callbacks.training_time import time_so_far
+from supclap.training.callbacks.reports import time_so_far
 from supclap.training.model import CRITERION_WEIGHTS
 from supclap.training.trainer import SupClapTrainer
 

@@ -19,11 +19,9 @@ from supclap.recipes import build
 from supclap.recipes.arguments import ModelArguments
 from supclap.training import resume, runtime
 from supclap.training.arguments import SupClapTrainingArguments
-from supclap.training.callbacks.curves import TrainingCurvesCallback
 from supclap.training.callbacks.guard_rails import GuardRailsCallback
 from supclap.training.callbacks.preemption import PreemptionCallback
-from supclap.training.callbacks.progress import ShortProgressCallback
-from supclap.training.callbacks.training_time import TrainingTimeCallback
+from supclap.training.callbacks.reports import ShortProgressCallback, TrainingCurvesCallback, TrainingTimeCallback
 from supclap.training.checkpoints import check_whole
 from supclap.training.dry_run import plan
 from supclap.training.report import evaluate_and_report

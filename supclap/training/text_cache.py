@@ -13,24 +13,45 @@ from supclap.errors import SettingsError
 from supclap.training.callbacks.part import TrainingPart
 
 
-class FrozenTextCache:
+class FrozenTextCache(TrainingPart):
     """Pooled outputs of the frozen text tower by the tokens of the text. Its projection is computed anew: it is trained.
 
-    A text that is not in the cache is computed when it comes, and not kept. What a step computes therefore depends on its
-    batch and on `fill` alone, and a resumed run repeats it exactly.
+    It is filled before the first step of training. A text that is not in it is computed when it comes, and not kept. What
+    a step computes therefore depends on its batch and on `fill` alone, and a resumed run repeats it exactly.
 
     Args:
         model: A model whose text tower has no trained parameters.
+        texts: Every caption of training.
 
     Raises:
         SettingsError: Parts of the text tower are trained.
     """
 
-    def __init__(self, model: SupClapModel):
+    def __init__(self, model: SupClapModel, texts: Iterable[str] = ()):
         if any(parameter.requires_grad for parameter in model.text_model.parameters()):
             raise SettingsError("cache_frozen_text needs a text tower that is not trained: set freeze_text: true.")
-        self.model = model
+        self.model, self.texts = model, texts
         self.pooled: dict[bytes, torch.Tensor] = {}
+
+    @classmethod
+    def for_trainer(cls, trainer: Trainer) -> "FrozenTextCache | None":
+        if not trainer.args.cache_frozen_text:
+            return None
+        rows = getattr(trainer.train_dataset, "rows", None)
+        if rows is None or isinstance(rows, SceneMixer) or isinstance(trainer.train_dataset, IterableDataset):
+            raise SettingsError(
+                "cache_frozen_text needs to know all captions beforehand: leave it out for scenes and streams."
+            )
+        if hasattr(getattr(trainer.processing_class, "tokenizer", None), "src_lang"):
+            raise SettingsError(
+                "cache_frozen_text does not tell languages apart: leave it out for a multilingual tokenizer."
+            )
+        captions = {text for index in range(len(rows)) for text in without_audio(rows, index)["captions"]}
+        return cls(trainer.model.clap, captions)
+
+    def on_train_begin(self, args, state, control, model=None, processing_class=None, **kwargs):
+        self.fill(processing_class, self.texts)
+        model.text_cache = self
 
     def fill(self, processor: ProcessorMixin, texts: Iterable[str], batch_size: int = 64) -> None:
         """Computes the pooled outputs of texts, each once."""
@@ -70,35 +91,3 @@ def _keys(inputs: dict[str, torch.Tensor]) -> list[bytes]:
     """The tokens of each text, without padding, as keys."""
     ids, masks = inputs["input_ids"].cpu(), inputs["attention_mask"].cpu().bool()
     return [row[mask].numpy().tobytes() for row, mask in zip(ids, masks, strict=True)]
-
-
-class FrozenTextCallback(TrainingPart):
-    """Fills the cache before the first step, and lets the model take the texts of training from it.
-
-    Args:
-        cache: The cache of the model.
-        texts: Every caption of training.
-    """
-
-    def __init__(self, cache: FrozenTextCache, texts: Iterable[str]):
-        self.cache, self.texts = cache, texts
-
-    @classmethod
-    def for_trainer(cls, trainer: Trainer) -> "FrozenTextCallback | None":
-        if not trainer.args.cache_frozen_text:
-            return None
-        rows = getattr(trainer.train_dataset, "rows", None)
-        if rows is None or isinstance(rows, SceneMixer) or isinstance(trainer.train_dataset, IterableDataset):
-            raise SettingsError(
-                "cache_frozen_text needs to know all captions beforehand: leave it out for scenes and streams."
-            )
-        if hasattr(getattr(trainer.processing_class, "tokenizer", None), "src_lang"):
-            raise SettingsError(
-                "cache_frozen_text does not tell languages apart: leave it out for a multilingual tokenizer."
-            )
-        captions = {text for index in range(len(rows)) for text in without_audio(rows, index)["captions"]}
-        return cls(FrozenTextCache(trainer.model.clap), captions)
-
-    def on_train_begin(self, args, state, control, model=None, processing_class=None, **kwargs):
-        self.cache.fill(processing_class, self.texts)
-        model.text_cache = self.cache

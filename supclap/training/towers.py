@@ -66,8 +66,21 @@ def _unit(output) -> Tensor:
     return F.normalize(full_precision(getattr(output, "pooler_output", output)), dim=-1)
 
 
-def encoder_layers(encoder: nn.Module) -> nn.ModuleList | None:
-    """The list of an encoder's layers: the first that is as long as its configuration says; None without one."""
+def layer_of_parameters(encoder: nn.Module) -> dict[nn.Parameter, int] | None:
+    """For each parameter of an encoder of `n` layers the index of its layer, in their order.
+
+    It is -1 for what comes before the layers (embeddings, patches, convolutions) and `n` for what comes after them. The
+    layers are the first list that is as long as the configuration says; without one, the result is None.
+    """
     total = encoder.config.num_hidden_layers
     lists = [module for module in encoder.modules() if isinstance(module, nn.ModuleList) and len(module) == total]
-    return lists[0] if lists else None
+    if not lists:
+        return None
+    found = {parameter: index for index, layer in enumerate(lists[0]) for parameter in layer.parameters()}
+    outside = -1
+    for parameter in encoder.parameters():
+        if parameter in found:
+            outside = total
+        else:
+            found[parameter] = outside
+    return found

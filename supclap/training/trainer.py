@@ -26,10 +26,9 @@ from supclap.training.batches import (
     training_samples,
 )
 from supclap.training.callbacks.drift import DriftCallback
-from supclap.training.callbacks.epochs import EpochCallback
 from supclap.training.callbacks.guard_rails import leave_out_step
 from supclap.training.callbacks.preemption import any_rank
-from supclap.training.callbacks.warmup import WeightWarmupCallback
+from supclap.training.callbacks.schedules import EpochCallback, WeightWarmupCallback
 from supclap.training.checkpoints import CheckpointingTrainer
 from supclap.training.ema import WeightAverage
 from supclap.training.metric_choice import check_best_metric
@@ -38,12 +37,12 @@ from supclap.training.objective import base_loss, build_criterion
 from supclap.training.optimizers import apply_layer_decay, choose_optimizer
 from supclap.training.sharded_encoder import ShardedEncoder
 from supclap.training.step_values import StepValues
-from supclap.training.text_cache import FrozenTextCallback
+from supclap.training.text_cache import FrozenTextCache
 from supclap.training.towers import check_dual_encoder, limit_logit_scale, log_scales, logit_scale
 
 
 # The parts of training that join by themselves where the arguments ask for them.
-PARTS = (EpochCallback, WeightAverage, WeightWarmupCallback, DriftCallback, FrozenTextCallback)
+PARTS = (EpochCallback, WeightAverage, WeightWarmupCallback, DriftCallback, FrozenTextCache)
 
 
 def _check_model(model: torch.nn.Module, args: SupClapTrainingArguments) -> None:

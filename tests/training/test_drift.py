@@ -45,7 +45,7 @@ def test_columns_of_an_anchors_own_clip_do_not_push_it(bias):
 
 def test_a_move_along_the_pull_has_no_drift_and_one_across_has_nothing_else():
     anchor, positive = unit(5, 4, seed=1), unit(5, 4, seed=2)
-    direction, _ = forces.pull_direction(anchor, positive)
+    direction = forces.pull_direction(anchor, positive)
     assert forces.pull_cosine(0.3 * direction, anchor, positive)[0].item() == pytest.approx(1)
     across = forces.split(unit(5, 4, seed=3), direction)[1]
     assert forces.pull_cosine(across, anchor, positive)[0].item() == pytest.approx(0, abs=1e-12)
@@ -74,7 +74,7 @@ def test_push_of_batches_is_their_mean_and_their_spread():
     batches = [unit(5, 4, seed=seed) for seed in (3, 4)]
     same = forces.push_statistics(anchor, positive, [batches[0]] * 4, 3.0)
     assert same["push_local"].item() == pytest.approx(0, abs=1e-12)
-    direction, _ = forces.pull_direction(anchor, positive)
+    direction = forces.pull_direction(anchor, positive)
     one, other = (forces.split(forces.push(anchor, positive, b, 3.0), direction)[1] for b in batches)
     got = forces.push_statistics(anchor, positive, batches, 3.0)
     assert got["push_global"].item() == pytest.approx(((one + other) / 2).norm(dim=-1).mean().item())

@@ -1,5 +1,7 @@
 """Training arguments of the objective: schedules, positives by label, readings, and what is refused."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -7,7 +9,7 @@ from supclap import SupClapTrainer, SupClapTrainingArguments
 from supclap.data.collator import ContrastiveCollator
 from supclap.errors import SettingsError
 from supclap.losses import PaperReadings, SupClapLoss
-from supclap.training.callbacks.warmup import WeightWarmupCallback
+from supclap.training.callbacks.schedules import WeightWarmupCallback
 from supclap.training.objective import build_criterion
 from support.builders import build_clip_trainer
 
@@ -21,10 +23,10 @@ def test_weights_rise_linearly_in_their_share_of_the_steps_and_stay(tmp_path):
 
     args = arguments(tmp_path, svr_weight=0.8, svr_warmup=0.4, constraint_weight=0.01)
     criterion = build_criterion(args)
-    callback = WeightWarmupCallback(criterion, args)
+    callback, model = WeightWarmupCallback(), SimpleNamespace(criterion=criterion)
     seen = []
     for step in range(6):
-        callback.on_step_begin(args, TrainerState(global_step=step, max_steps=10), None)
+        callback.on_step_begin(args, TrainerState(global_step=step, max_steps=10), None, model=model)
         seen.append(criterion.svr_weight)
         assert criterion.constraint_weight == 0.01
     assert seen == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
@@ -101,6 +103,8 @@ def test_an_objective_of_ones_own_takes_the_place_of_that_of_the_arguments(tiny_
         ({"constraint_warmup": -0.1}, "constraint_warmup must be greater than or equal to 0, got -0.1"),
         ({"positives": "class"}, "positives must be 'clip' or 'label'"),
         ({"on_batch_mismatch": "drop"}, "on_batch_mismatch must be 'error' or 'pad'"),
+        ({"ema_decay": 1.0}, "ema_decay must be less than 1, got 1.0"),
+        ({"ema_decay": -0.1}, "ema_decay must be greater than or equal to 0, got -0.1"),
         ({"svr_weight": -1.0}, "svr_weight must be greater than or equal to 0, got -1.0"),
         ({"readings": {"bi_mode": "audio"}}, "readings.bi_mode must be 'symmetric' or 'text_support'"),
     ],
