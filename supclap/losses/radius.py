@@ -11,6 +11,9 @@ from supclap.errors import SettingsError
 from supclap.losses.precision import full_precision, without_autocast
 
 
+HIDDEN_SIZE = 128  # of the predictors
+
+
 def positive_first(logits: Tensor, own: Tensor, positives: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """Order each row of similarities as the predictors read it: the own positive, then the others in batch order.
 
@@ -72,9 +75,9 @@ class PredictedRadius(nn.Module, ABC):
     `radius_init`: training starts as with `StaticRadius(radius_init)`.
     """
 
-    def __init__(self, features: int, radius_init: float, hidden_size: int):
+    def __init__(self, features: int, radius_init: float):
         super().__init__()
-        layers = (nn.Linear(features, hidden_size), nn.Linear(hidden_size, hidden_size), nn.Linear(hidden_size, 1))
+        layers = (nn.Linear(features, HIDDEN_SIZE), nn.Linear(HIDDEN_SIZE, HIDDEN_SIZE), nn.Linear(HIDDEN_SIZE, 1))
         nn.init.zeros_(layers[2].weight)
         nn.init.constant_(layers[2].bias, radius_init)
         self.mlp = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
@@ -102,7 +105,6 @@ class SimilarityRadius(PredictedRadius):
     Args:
         batch_size: N, the number of pairs contrasted (local batch x ranks when gathering).
         radius_init: Output at the start.
-        hidden_size: Width of both hidden layers.
         on_batch_mismatch: For a batch of n != N pairs, "error" raises SettingsError; "pad" appends the smallest similarity
             of the row while n < N, and reads the positive and the N - 1 hardest negatives when n > N.
 
@@ -117,10 +119,9 @@ class SimilarityRadius(PredictedRadius):
         self,
         batch_size: int,
         radius_init: float = 0.1,
-        hidden_size: int = 128,
         on_batch_mismatch: Literal["error", "pad"] = "error",
     ):
-        super().__init__(batch_size, radius_init, hidden_size)
+        super().__init__(batch_size, radius_init)
         self.batch_size = batch_size
         self.on_batch_mismatch = on_batch_mismatch
 
@@ -159,7 +160,6 @@ class SummaryRadius(PredictedRadius):
     Args:
         top_k: Number of the largest negatives that are read one by one.
         radius_init: Output at the start.
-        hidden_size: Width of both hidden layers.
 
     Example:
         >>> predictor = SummaryRadius(radius_init=0.25)
@@ -167,8 +167,8 @@ class SummaryRadius(PredictedRadius):
         [2, 9, 40]
     """
 
-    def __init__(self, top_k: int = 8, radius_init: float = 0.1, hidden_size: int = 128):
-        super().__init__(top_k + 5, radius_init, hidden_size)
+    def __init__(self, top_k: int = 8, radius_init: float = 0.1):
+        super().__init__(top_k + 5, radius_init)
         self.top_k = top_k
 
     def features(self, similarities: Tensor, valid: Tensor | None = None) -> Tensor:

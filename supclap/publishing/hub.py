@@ -85,7 +85,9 @@ def push_checkpoint(
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         names = {file.name for file in files}
         stale = [
-            name for name in api.list_repo_files(repo_id, revision=revision) if _is_ours(name) and name not in names
+            name
+            for name in api.list_repo_files(repo_id, revision=revision)
+            if name not in names and "/" not in name and any(fnmatch(name, pattern) for pattern in (*PARTS, *CODE))
         ]
         # Not upload_folder: newer clients split its upload into several commits, of which the last may fail.
         return api.create_commit(
@@ -158,11 +160,6 @@ def _code(folder: Path) -> set[str]:
     return names
 
 
-def _is_ours(name: str) -> bool:
-    """Whether a file of the repository is one that a push of a checkpoint wrote, or would write."""
-    return "/" not in name and any(fnmatch(name, pattern) for pattern in (*PARTS, *CODE))
-
-
 def _published(file: Path) -> Path | bytes:
     """The file or, of config.json, its content with no more than the last part of an encoder's absolute path.
 
@@ -179,12 +176,7 @@ def _published(file: Path) -> Path | bytes:
 
 
 def _prepare_card(folder: Path, repo_id: str, license: str | None) -> None:
-    """Writes our card anew, for `repo_id` and under the license of the old one. A README written by hand stays.
-
-    Raises:
-        LicenseError: A part or the data is non-commercial, and a license is not.
-        PushError: A license is asked for, and the README was written by hand.
-    """
+    """Writes our card anew, for `repo_id` and under the license of the old one. A README written by hand stays."""
     path = folder / CARD
     stated = stated_licenses(path) if path.exists() else []
     if not path.exists() or MARKER in path.read_text(encoding="utf-8", errors="replace"):

@@ -106,25 +106,6 @@ def _text_fields(text_model: str, names: Iterable[str]) -> dict[str, Any]:
     return {name: known[name] for name in names}
 
 
-@contextmanager
-def _changing(fields: dict[str, dict[str, Any] | None], there: dict[str, Any]) -> Iterator[None]:
-    """Raises a [`RecipeError`] when encoders cannot be built with the fields that a recipe gives for them.
-
-    Args:
-        fields: The key of the recipe, and what it gives.
-        there: What the text encoder has in place of it.
-    """
-    try:
-        yield
-    except (TypeError, ValueError, KeyError, RuntimeError, ArithmeticError, StrictDataclassError) as error:
-        given = ", ".join(f"{key} {value!r}" for key, value in fields.items() if value)
-        if not given:
-            raise
-        has = f", which has {there!r}" if there else ""
-        reason = f"it knows no {error}" if isinstance(error, KeyError) else _shortened(error)
-        raise RecipeError(f"{given} does not fit the encoder{has}: {reason}") from error
-
-
 def build_processor(args: ModelArguments) -> SupClapProcessor:
     """The tokenizer and the feature extractor of the model to train."""
     from transformers import AutoTokenizer
@@ -143,6 +124,34 @@ def build_processor(args: ModelArguments) -> SupClapProcessor:
         return SupClapProcessor.from_text_audio_pretrained(text_model, args.audio_model)
 
 
+def _join_encoders(args: ModelArguments) -> SupClapModel:
+    """A new model of two encoders; fields of the recipe that do not fit them raise a [`RecipeError`]."""
+    text_model = resolve_model_path(args.text_model)
+    audio: str | CedConfig = args.audio_model
+    there = _text_fields(text_model, args.text_config) if args.text_config else {}
+    try:
+        if has_random_audio_encoder(args):
+            size = args.audio_model.removeprefix(RANDOM)
+            print(f"audio encoder: random weights, {size}")
+            audio = CedConfig.from_size(size, **args.audio_config or {})
+        return SupClapModel.from_text_audio_pretrained(
+            text_model,
+            audio,
+            text_config=args.text_config,
+            projection_dim=args.projection_dim,
+            logit_scale_init_value=args.logit_scale_init_value,
+            logit_bias_init_value=args.logit_bias_init_value,
+        )
+    except (TypeError, ValueError, KeyError, RuntimeError, ArithmeticError, StrictDataclassError) as error:
+        fields = {"text_config": args.text_config, "audio_config": args.audio_config}
+        given = ", ".join(f"{key} {value!r}" for key, value in fields.items() if value)
+        if not given:
+            raise
+        has = f", which has {there!r}" if there else ""
+        reason = f"it knows no {error}" if isinstance(error, KeyError) else _shortened(error)
+        raise RecipeError(f"{given} does not fit the encoder{has}: {reason}") from error
+
+
 def build_model(args: ModelArguments) -> SupClapModel:
     """The model to train, in fp32 whatever type it was saved in."""
     check_start(args)
@@ -152,22 +161,7 @@ def build_model(args: ModelArguments) -> SupClapModel:
             model.config.logit_bias_init_value = args.logit_bias_init_value
             model.logit_bias = torch.nn.Parameter(torch.full((1,), float(args.logit_bias_init_value)))
     else:
-        audio: str | CedConfig = args.audio_model
-        text_model = resolve_model_path(args.text_model)
-        there = _text_fields(text_model, args.text_config) if args.text_config else {}
-        with _changing({"text_config": args.text_config, "audio_config": args.audio_config}, there):
-            if has_random_audio_encoder(args):
-                size = args.audio_model.removeprefix(RANDOM)
-                print(f"audio encoder: random weights, {size}")
-                audio = CedConfig.from_size(size, **args.audio_config or {})
-            model = SupClapModel.from_text_audio_pretrained(
-                text_model,
-                audio,
-                text_config=args.text_config,
-                projection_dim=args.projection_dim,
-                logit_scale_init_value=args.logit_scale_init_value,
-                logit_bias_init_value=args.logit_bias_init_value,
-            )
+        model = _join_encoders(args)
     if args.attn_implementation is not None:
         for tower in (getattr(model.audio_model, "encoder", model.audio_model), model.text_model):
             try:

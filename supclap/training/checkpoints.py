@@ -89,11 +89,7 @@ class CheckpointingTrainer(Trainer):
                 shutil.rmtree(run_dir / STAGING, ignore_errors=True)
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
-        """Writes a checkpoint into a staging folder and moves it to its place when it is whole, so that a kill leaves no half.
-
-        Raises:
-            CheckpointError: The disk is full or the folder cannot be written. Earlier checkpoints are as they were.
-        """
+        """Writes a checkpoint into a staging folder and moves it to its place when it is whole, so that a kill leaves no half."""
         run_dir = Path(self._get_output_dir(trial))
         name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         staged = run_dir / STAGING / name

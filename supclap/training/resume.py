@@ -9,11 +9,24 @@ from typing import Any
 from supclap.data.arguments import DataArguments
 from supclap.errors import RecipeError
 from supclap.files import MANIFEST, RECIPE, write_json
-from supclap.training.arguments import SupClapTrainingArguments
+from supclap.training.arguments import SupClapTrainingArguments, own_fields
 
 
-# Settings that do not change the losses of a run, and may be others when it goes on.
+# Settings of the Trainer that change the losses of a run, beside the fields that we annotate.
+_OF_THE_TRAINER = {
+    "lr_scheduler_type",
+    "lr_scheduler_kwargs",
+    "optim",
+    "optim_args",
+    "adam_epsilon",
+    "fp16",
+    "train_sampling_strategy",
+}
+# Settings that do not change them, and may be others when it goes on.
 _FREE_ON_RESUME = {
+    "per_device_eval_batch_size",
+    "eval_steps",
+    "dataloader_num_workers",
     "output_dir",
     "logging_steps",
     "save_steps",
@@ -67,10 +80,11 @@ def check_recipe(
             "ignore_data_skip true would train a resumed run on clips that it has seen in place of the next ones: leave "
             "it out."
         )
+    kept = (own_fields().keys() | _OF_THE_TRAINER) - _FREE_ON_RESUME
     current = {
         **dataclasses.asdict(model),
         **dataclasses.asdict(data),
-        **{key: value for key, value in training.to_dict().items() if key in _resumable_keys()},
+        **{key: value for key, value in training.to_dict().items() if key in kept},
         "world_size": training.world_size,  # decides which pairs share a batch
     }
     if data.streaming:
@@ -144,31 +158,3 @@ def check_writable(output_dir: str | Path, make: bool = True) -> None:
         tempfile.TemporaryFile(dir=existing).close()
     except OSError as error:
         raise RecipeError(f"output_dir {str(output_dir)!r} cannot be written: {error}. Name another one.") from error
-
-
-def _resumable_keys() -> set[str]:
-    own = {item.name for item in dataclasses.fields(SupClapTrainingArguments)}
-    changing = {
-        "seed",
-        "learning_rate",
-        "per_device_train_batch_size",
-        "gradient_accumulation_steps",
-        "max_steps",
-        "num_train_epochs",
-        "warmup_steps",
-        "lr_scheduler_type",
-        "weight_decay",
-        "optim",
-        "bf16",
-        "fp16",
-        "max_grad_norm",
-        "adam_beta1",
-        "adam_beta2",
-        "adam_epsilon",
-        "optim_args",
-        "lr_scheduler_kwargs",
-        "data_seed",
-        "train_sampling_strategy",
-    }
-    objective = set(SupClapTrainingArguments.__annotations__)
-    return (own & (changing | objective)) - _FREE_ON_RESUME

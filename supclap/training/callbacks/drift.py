@@ -25,7 +25,7 @@ MEMORY_BATCHES = 16
 
 
 class DriftCallback(TrainingPart):
-    """Measures, at every `steps`-th step, what `supclap.losses.diagnostics` defines.
+    """Measures, at every `drift_steps`-th step, what `supclap.losses.diagnostics` defines.
 
     Values are means over both directions (texts pulled to audios, audios pulled to texts) and over the rows of this
     process:
@@ -44,12 +44,10 @@ class DriftCallback(TrainingPart):
 
     Args:
         log: Called with the values, to send them to the trackers: the Trainer's `log`.
-        steps: Interval.
-        probe_size: Pairs of the probe, spread evenly over the training data.
     """
 
-    def __init__(self, log: Callable[[dict], None], steps: int = 100, probe_size: int = 64):
-        self.log, self.steps, self.probe_size = log, steps, probe_size
+    def __init__(self, log: Callable[[dict], None]):
+        self.log = log
         self.memory: deque[tuple[Tensor, Tensor, Tensor | None]] = deque(maxlen=MEMORY_BATCHES)
         self.probe: list[dict[str, Tensor]] | None = None
         self.probe_ids: Tensor | None = None
@@ -65,7 +63,7 @@ class DriftCallback(TrainingPart):
             raise SettingsError(
                 "drift holds out a probe of the training rows, which a stream does not give: leave it out."
             )
-        return cls(trainer.log, trainer.args.drift_steps, trainer.args.drift_probe_size)
+        return cls(trainer.log)
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
         self.memory.clear()
@@ -79,7 +77,7 @@ class DriftCallback(TrainingPart):
         self.hook.remove()
 
     def on_step_begin(self, args, state, control, **kwargs):
-        self.measuring = (state.global_step + 1) % self.steps == 0
+        self.measuring = (state.global_step + 1) % args.drift_steps == 0
         self.values = {}
         self.gradients: dict[str, Tensor] = {}
 
@@ -108,7 +106,7 @@ class DriftCallback(TrainingPart):
             )
         if self.probe is None:
             self.probe, self.probe_ids = _build_probe(
-                train_dataloader, self.probe_size, args.train_batch_size, args.device
+                train_dataloader, args.drift_probe_size, args.train_batch_size, args.device
             )
         audio, text = self.before = embed_in_eval_mode(model, self.probe)
         scale, bias = logit_scale(model.clap).detach(), getattr(model.clap, "logit_bias", None)
