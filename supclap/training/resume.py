@@ -8,7 +8,7 @@ from typing import Any
 
 from supclap.data.arguments import DataArguments
 from supclap.errors import RecipeError
-from supclap.files import MANIFEST, RECIPE, write_json
+from supclap.files import MANIFEST, RECIPE
 from supclap.training.arguments import SupClapTrainingArguments, own_fields
 
 
@@ -60,17 +60,18 @@ def check_recipe(
     model: Any,
     data: DataArguments,
     training: SupClapTrainingArguments,
-    write: bool = True,
     accept_changes: bool = False,
-) -> None:
-    """Writes the recipe of a new run, and refuses to go on with a run that began with another recipe.
+) -> dict[str, Any]:
+    """Refuses to go on with a run that began with another recipe.
 
     Args:
         model: The `model` section of the recipe, a dataclass.
         data: Its `data` section.
         training: Its `training` section.
-        write: Whether to write it; a dry run only checks.
         accept_changes: Whether to go on with other learning rates, weight decay, clipping or precision than before.
+
+    Returns:
+        The settings of this run, to be written as its `recipe.json`.
 
     Raises:
         RecipeError: `output_dir` holds a run with other settings; each is named with both values.
@@ -115,11 +116,7 @@ def check_recipe(
                 f"{output_dir} holds a run with other settings ({'; '.join(fixed)}). Set another --output_dir to "
                 f"start anew, or the old settings to go on{also}."
             )
-        write = write and previous != current
-    if not write:
-        return
-    check_writable(output_dir)
-    write_json(path, current)
+    return current
 
 
 def check_same_data(checkpoint: str | Path, manifest: dict) -> None:

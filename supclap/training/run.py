@@ -14,6 +14,7 @@ from supclap.data.audio_hashes import AUDIO_HASHES
 from supclap.data.manifest import build_manifest
 from supclap.data.splits import load_splits
 from supclap.errors import PushError
+from supclap.files import RECIPE, write_json
 from supclap.losses import SupClapLoss
 from supclap.recipes import build
 from supclap.recipes.arguments import ModelArguments
@@ -65,7 +66,7 @@ def train_recipe(
     if data_args.streaming:
         build.check_stream_arguments(args)
     splits = load_splits(data_args)
-    resume.check_recipe(output_dir, model_args, data_args, args, write=False, accept_changes=accept_changes)
+    recipe = resume.check_recipe(output_dir, model_args, data_args, args, accept_changes)
     if dry_run:
         _write_elsewhere(args)
     resume.check_writable(output_dir, make=not dry_run)
@@ -124,7 +125,7 @@ def train_recipe(
 
     trainer.add_callback(TrainingCurvesCallback())
     # The recipe is written only now, so that a start that failed can be mended in the same folder.
-    resume.check_recipe(output_dir, model_args, data_args, args, write=True, accept_changes=accept_changes)
+    write_json(Path(output_dir) / RECIPE, recipe)
     try:
         trainer.train(resume_from_checkpoint=checkpoint)
     finally:

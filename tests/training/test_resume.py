@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from supclap import SupClapTrainingArguments
 from supclap.data.arguments import DataArguments
 from supclap.errors import CheckpointError, RecipeError
+from supclap.files import write_json
 from supclap.recipes.arguments import ModelArguments
 from supclap.training.checkpoints import check_whole
 from supclap.training.resume import check_recipe
@@ -364,7 +365,8 @@ def test_a_run_goes_on_with_its_data_in_another_folder(tmp_path, tones, text_enc
 def guard(folder: Path, streaming: bool = False, **training) -> None:
     """Asks the guard of a resumed run about settings."""
     arguments = SupClapTrainingArguments(str(folder), **training)
-    check_recipe(folder, ModelArguments(), DataArguments(streaming=streaming), arguments)
+    recipe = check_recipe(folder, ModelArguments(), DataArguments(streaming=streaming), arguments)
+    write_json(folder / "recipe.json", recipe)
 
 
 def test_another_number_of_data_workers_is_refused_for_a_stream_alone(tmp_path):
