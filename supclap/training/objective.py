@@ -35,9 +35,6 @@ def base_loss(
         pool_size: Pairs that are contrasted with each other; a last, smaller pool is left out.
     """
     plain = SupClapLoss(objective, svr=None, gather=False).eval()
-    pools = range(0, len(audio) - pool_size + 1, pool_size)
-    losses = [
-        plain(audio[pool].float(), text[pool].float(), logit_scale, logit_bias).loss
-        for pool in (slice(start, start + pool_size) for start in pools)
-    ]
+    pools = zip(audio.float().split(pool_size), text.float().split(pool_size), strict=True)
+    losses = [plain(*pair, logit_scale, logit_bias).loss for pair in pools if len(pair[0]) == pool_size]
     return torch.stack(losses).mean().item()
