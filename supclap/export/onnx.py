@@ -4,8 +4,7 @@
 """
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -267,17 +266,6 @@ def quantize(graph: "onnx.ModelProto") -> "onnx.ModelProto":
     return quantizer.model.model
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps warnings out of the log."""
-    before = logging.root.manager.disable
-    logging.disable(max(before, logging.WARNING))
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
 def _compare(model: SupClapModel, processor: SupClapProcessor, folder: Path) -> dict[str, float]:
     """Returns the largest differences between onnxruntime and torch.
 
@@ -294,7 +282,10 @@ def _compare(model: SupClapModel, processor: SupClapProcessor, folder: Path) -> 
     if limit and limit <= LONGEST_CHECK:
         # Alone in a batch, because the memory that a batch takes grows with its longest text.
         batches.append(["rain " * (limit + 1)])
-    with _quiet():  # the warning that this text is cut is expected
+    with ExitStack() as undo:
+        # The warning that this text is cut is expected.
+        undo.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(max(logging.root.manager.disable, logging.WARNING))
         text = [
             np.abs(session.embed_texts(batch) - model.get_text_features(**processor(text=batch)).pooler_output.numpy())
             for batch in batches
