@@ -58,9 +58,7 @@ def load_laion_clap_checkpoint(path: str | Path) -> SupClapModel:
     )
     weights = NamedWeights(published, path, parts=_NAMES)
     weights.add({"logit_scale": torch.tensor([scale])})
-    model = SupClapModel(config)
-    weights.load_into(model, optional=_CONSTANTS)
-    return model.eval()
+    return weights.load_into(SupClapModel(config), optional=_CONSTANTS)
 
 
 def laion_clap_feature_extractor(path: str | Path) -> SupClapEncoderFeatureExtractor:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
+from typing import TypeVar
 
 import torch
 
@@ -11,6 +12,7 @@ from supclap.errors import ConversionError
 from supclap.files import read_json_object
 
 
+Module = TypeVar("Module", bound=torch.nn.Module)
 # The file of weights in a folder is the first of these that is there.
 _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt", "pytorch_model.pt")
 _INDEX_FILES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -33,31 +35,29 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
         ConversionError: The file is damaged, or holds something else than named tensors.
     """
     path = Path(path)
+    files = [path]
     if path.is_dir():
-        for name in _INDEX_FILES:
-            if (path / name).is_file():
-                parts = _parts(path / name)
-                outside = sorted(part for part in parts if Path(part).name != part)
-                if outside:
-                    raise ConversionError(f"{path / name} names {outside[0]!r}, a file outside its folder.")
-                return {key: value for part in sorted(parts) for key, value in _read_file(path / part).items()}
-        files = [path / name for name in _WEIGHT_FILES if (path / name).is_file()]
-        if not files:
+        found = [path / name for name in (*_INDEX_FILES, *_WEIGHT_FILES) if (path / name).is_file()]
+        if not found:
             raise FileNotFoundError(f"No weights in the folder {str(path)!r}; expected {', '.join(_WEIGHT_FILES)}.")
-        return _read_file(files[0])
-    if not path.is_file():
+        files = _parts(found[0]) if found[0].name in _INDEX_FILES else found[:1]
+    elif not path.is_file():
         raise FileNotFoundError(
             f"No checkpoint at {str(path)!r}; expected a folder or a .safetensors, .pt or .bin file."
         )
-    return _read_file(path)
+    return {key: value for file in files for key, value in _read_file(file).items()}
 
 
-def _parts(index: Path) -> set[str]:
-    """Returns the files that the index of a checkpoint in parts names."""
+def _parts(index: Path) -> list[Path]:
+    """Returns the files that the index of a checkpoint in parts names, all of which lie beside it."""
     try:
-        return set(read_json_object(index)["weight_map"].values())
+        parts = sorted(set(read_json_object(index)["weight_map"].values()))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConversionError(f"{index} is no index of weights ({error!r}). Get it again.") from error
+    outside = [part for part in parts if Path(part).name != part]
+    if outside:
+        raise ConversionError(f"{index} names {outside[0]!r}, a file outside its folder.")
+    return [index.with_name(part) for part in parts]
 
 
 def _read_file(path: Path) -> dict[str, torch.Tensor]:
@@ -128,21 +128,13 @@ class NamedWeights:
         return self.prefix + name
 
     def add(self, built: dict[str, torch.Tensor]) -> None:
-        """Adds weights by our names that were made from other weights of the file.
-
-        Raises:
-            ConversionError: The file has a weight of such a name itself.
-        """
+        """Adds weights by our names that were made from other weights, unless the file has such a name itself."""
         if twice := sorted(self.tensors.keys() & built.keys()):
             raise ConversionError(f"{self.source!r}: unexpected {', '.join(map(self.in_file, twice))}.")
         self.tensors.update(built)
 
     def shape(self, name: str, dimensions: int) -> tuple[int, ...]:
-        """Returns the shape of a weight that tells sizes of the model.
-
-        Raises:
-            ConversionError: It is missing, empty, or has another number of dimensions.
-        """
+        """Returns the shape of a weight that tells sizes of the model, or raises an error where it cannot tell them."""
         if name not in self.tensors:
             raise ConversionError(f"{self.source!r} is not of this kind: it lacks {self.in_file(name)}.")
         shape = tuple(self.tensors[name].shape)
@@ -164,8 +156,8 @@ class NamedWeights:
                 f"of another depth, {IN_PYTHON}"
             )
 
-    def load_into(self, module: torch.nn.Module, optional: Iterable[str] = ()) -> None:
-        """Loads all weights into all of `module`, in the module's own types.
+    def load_into(self, module: Module, optional: Iterable[str] = ()) -> Module:
+        """Loads all weights into all of `module`, in the module's own types, and returns it in evaluation mode.
 
         Args:
             module: The module.
@@ -191,14 +183,11 @@ class NamedWeights:
         # This is checked after loading, because a value may lie outside the range of the module's type.
         if broken := sorted(self.in_file(name) for name, value in own.items() if not value.isfinite().all()):
             raise ConversionError(f"{self.source!r}: {', '.join(broken)} should be finite and holds NaN or infinity.")
+        return module.eval()
 
 
 def take_number(weights: dict[str, torch.Tensor], name: str, source: str | Path) -> float:
-    """Removes a weight that is a single finite number, and returns it.
-
-    Raises:
-        ConversionError: It is missing, or no such number.
-    """
+    """Removes a weight, which has to be a single finite number, and returns it."""
     if name not in weights:
         raise ConversionError(f"{str(source)!r} is not of this kind: it lacks {name}.")
     value = weights.pop(name)
@@ -209,11 +198,7 @@ def take_number(weights: dict[str, torch.Tensor], name: str, source: str | Path)
 
 
 def heads_of(width: int, given: int | None, source: str) -> int:
-    """Returns the number of attention heads, which weights do not tell: the given one, else that of heads 64 wide.
-
-    Raises:
-        ConversionError: The width does not divide into so many heads.
-    """
+    """Returns the number of attention heads, which weights do not tell: the given one, else that of heads 64 wide."""
     if given is None and width % 64:
         raise ConversionError(
             f"{source!r}: published heads have a width of 64, and {width} is no multiple; {IN_PYTHON}"
