@@ -128,14 +128,8 @@ class CedLayer(GradientCheckpointingLayer):
         self.mlp = CedMlp(config)
         self.dropout = nn.Dropout(config.hidden_dropout)
 
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        lengths: list[int] | None = None,
-        attentions: list[torch.Tensor] | None = None,
-    ) -> torch.Tensor:
-        attended = self.attn(self.norm1(hidden_states), attention_mask, lengths, attentions)
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **options) -> torch.Tensor:
+        attended = self.attn(self.norm1(hidden_states), attention_mask, **options)
         hidden_states = hidden_states + self.dropout(attended)
         return hidden_states + self.dropout(self.mlp(self.norm2(hidden_states)))
 
@@ -395,7 +389,7 @@ class CedModel(FixedBatchNorms, CedPreTrainedModel):
         lengths = token_mask.sum(-1).tolist()
         packed = hidden_states[token_mask][None]
         for block in self.blocks:
-            packed = block(packed, None, lengths)
+            packed = block(packed, None, lengths=lengths)
         return place_windows(self.norm(packed)[0], token_mask)
 
     def _drop_patches(self, tokens: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

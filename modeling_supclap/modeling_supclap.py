@@ -71,11 +71,11 @@ def unit_length(embeds: torch.Tensor) -> torch.Tensor:
     return norms if torch.is_autocast_enabled(embeds.device.type) else norms.to(embeds.dtype)
 
 
-def _with_embeds(outputs: ModelOutput, embeds: torch.Tensor) -> BaseModelOutputWithPooling:
+def _with_embeds(outputs: ModelOutput, projected: torch.Tensor) -> BaseModelOutputWithPooling:
     """Returns the output of an encoder with the joint embeddings in place of its pooled output."""
     return BaseModelOutputWithPooling(
         last_hidden_state=outputs.last_hidden_state,
-        pooler_output=embeds,
+        pooler_output=unit_length(projected),
         hidden_states=getattr(outputs, "hidden_states", None),
         attentions=getattr(outputs, "attentions", None),
     )
@@ -92,11 +92,7 @@ def build_text_encoder(config, pooling: str = "masked_mean") -> PreTrainedModel:
 
 
 def _text_encoder_class(config) -> type:
-    """Returns the class of a text encoder, or the Auto class that finds it.
-
-    Raises:
-        ValueError: No class encodes texts with such a configuration.
-    """
+    """Returns the class of a text encoder, or the Auto class that finds it, or raises an error where there is none."""
     if config.model_type == "m2m_100":
         # SONAR's text encoder. AutoModel would build a whole encoder-decoder, in which the checkpoint's names do not fit
         # and the encoder's weights stay random.
@@ -134,18 +130,7 @@ def fit_pooler(model: PreTrainedModel, pooling: str) -> PreTrainedModel:
 
 
 def load_encoder(encoder_class, name: str, dtype: torch.dtype, key_mapping: dict[str, str] | None = None):
-    """Loads an encoder with `from_pretrained`. Weights that the checkpoint lacks are an error, and not left random.
-
-    Args:
-        encoder_class: A model class or an Auto class.
-        name: Hub id or folder.
-        dtype: Type of the weights.
-        key_mapping: Patterns of names in the checkpoint, and what takes their place.
-
-    Raises:
-        ValueError: The checkpoint lacks weights of the encoder, or has them in another shape, or it names weights that
-            are no safetensors files of its folder. The message says which.
-    """
+    """Loads an encoder with `from_pretrained`. Weights that the checkpoint lacks are an error, and not left random."""
     check_weight_files(name)
     options = {"dtype": dtype, "key_mapping": key_mapping, "use_safetensors": True}
     model, info = encoder_class.from_pretrained(name, output_loading_info=True, **options)
@@ -307,10 +292,7 @@ class SupClapModel(SupClapPreTrainedModel):
         return self.logit_scale.float().exp().clamp(max=self.config.logit_scale_max)
 
     def _truncate(self, input_ids: torch.Tensor, inputs: dict) -> torch.Tensor:
-        """Cuts texts to the number of positions of the encoder, as a tokenizer with `truncation=True` would.
-
-        What has one entry for each token beside `input_ids`, such as the mask, is replaced in `inputs`.
-        """
+        """Cuts texts, and in place the mask and what else is in `inputs`, to the number of positions of the encoder."""
         limit = self.config.text_limit()
         if limit is None or input_ids.shape[1] <= limit:
             return input_ids
@@ -358,8 +340,7 @@ class SupClapModel(SupClapPreTrainedModel):
             pooled = outputs.pooler_output
         else:
             pooled = masked_mean(outputs.last_hidden_state, inputs["attention_mask"])
-        embeds = unit_length(self.text_projection(pooled))
-        return _with_embeds(outputs, embeds)
+        return _with_embeds(outputs, self.text_projection(pooled))
 
     @can_return_tuple
     def get_audio_features(
@@ -377,8 +358,7 @@ class SupClapModel(SupClapPreTrainedModel):
             `hidden_states` and `attentions`: the audio encoder's.
         """
         outputs = self.audio_model(input_features, input_features_mask, **kwargs)
-        embeds = unit_length(self.audio_projection(outputs.pooler_output))
-        return _with_embeds(outputs, embeds)
+        return _with_embeds(outputs, self.audio_projection(outputs.pooler_output))
 
     @can_return_tuple
     def forward(

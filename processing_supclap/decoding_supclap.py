@@ -116,18 +116,14 @@ def check_not_truncated(source: str | bytes, name: str) -> str | bytes:
         stated = stated if wide is None else wide
         if held + HEADER_BYTES < stated < unknown:
             raise _cut_short(name, f"its header says {stated} bytes of samples, and {held} are there")
-        if stated == 0 and held and magic == b"RIFF" and _is_placeholder(file):
+        if stated == 0 and held and magic == b"RIFF":
             file.seek(0)
             content = file.read()
-            return content[: start - 4] + b"\xff" * 4 + content[start:]
+            # If the size of the whole file was not left open too, the file is meant to have no samples.
+            whole = int.from_bytes(content[4:8], "little")
+            if whole == 0 or whole >= LARGEST:
+                return content[: start - 4] + b"\xff" * 4 + content[start:]
     return source
-
-
-def _is_placeholder(file: BinaryIO) -> bool:
-    """Tells whether the size of the whole RIFF file was left open too. If not, the file is meant to have no samples."""
-    file.seek(4)
-    whole = int.from_bytes(file.read(4), "little")
-    return whole == 0 or whole >= LARGEST
 
 
 def _ogg_is_closed(file: BinaryIO, size: int) -> bool:

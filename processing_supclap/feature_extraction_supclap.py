@@ -110,15 +110,11 @@ class SupClapFeatureExtractor(ClipFeatureExtractor):
         margin = n_fft - win_length
         self.window = np.pad(np.hanning(win_length + 1)[:-1], (margin // 2, margin - margin // 2)).astype(np.float32)
 
-    def num_frames(self, num_samples: int) -> int:
-        """Returns how many frames a clip of `num_samples` at the extractor's rate has."""
-        return 1 + num_samples // self.hop_length
-
     def compute(self, waveform: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         # `supclap.export` has the same steps in a form that can be traced for a whole batch; change both together.
         waveform = waveform.to(device)
         filters, window = torch.from_numpy(self.mel_filters).to(device), torch.from_numpy(self.window).to(device)
-        length = self.num_frames(len(waveform))
+        length = 1 + len(waveform) // self.hop_length
         margin = self.n_fft // 2
         if len(waveform) <= margin:  # reflection needs more samples than it mirrors
             waveform = torch.nn.functional.pad(waveform, (0, margin + 1 - len(waveform)))

@@ -38,7 +38,7 @@ def ced_weights(published: dict[str, torch.Tensor], source: str | Path, prefix: 
 
 
 def build_ced(
-    weights: NamedWeights, num_attention_heads: int | None, num_hidden_layers: int, target_length: int | None = None
+    weights: NamedWeights, num_attention_heads: int | None, num_hidden_layers: int, target_length: int = _TARGET_LENGTH
 ) -> CedModel:
     """Builds a [`CedModel`] with these weights, of the sizes that they tell."""
     hidden_size, _, patch_size, _ = weights.shape("patch_embed.proj.weight", 4)
@@ -50,7 +50,6 @@ def build_ced(
             f"{weights.source!r}: {names[0]} has {num_mel_bins} mel bands, but {names[1]} has {bands} patches of "
             f"{patch_size}."
         )
-    target_length = _TARGET_LENGTH if target_length is None else target_length
     if columns != target_length // patch_size:
         raise ConversionError(
             f"{weights.source!r}: {weights.in_file('time_pos_embed')} has {columns} columns, but windows of "
@@ -95,7 +94,7 @@ def load_ced_checkpoint(
         ced_weights(read_weights(path), path),
         num_attention_heads or config.get("num_heads"),
         num_hidden_layers or config.get("depth", LAYERS),
-        config.get("target_length"),
+        config.get("target_length", _TARGET_LENGTH),
     )
     built = model.config
     sizes = {"embed_dim": built.hidden_size, "n_mels": built.num_mel_bins, "patch_size": built.patch_size}

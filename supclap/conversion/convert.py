@@ -49,7 +49,9 @@ def convert(kind: str, source: str | Path, out: str | Path, tokenizer: str | Non
     out = Path(out)
     check_is_new(out)
     model = KINDS[kind](source)
-    license = license_of_source(kind, source)
+    license = license_of_model(str(source)) if Path(source).is_dir() else UNKNOWN
+    if not is_noncommercial(license):
+        license = NON_COMMERCIAL.get(kind, license)
     if license != UNKNOWN:
         setattr(model.config, SOURCE_LICENSE, license)
     parts = _parts_beside(kind, source, tokenizer)
@@ -61,12 +63,6 @@ def convert(kind: str, source: str | Path, out: str | Path, tokenizer: str | Non
         for each in parts:
             each.save_pretrained(part)
     return model
-
-
-def license_of_source(kind: str, source: str | Path) -> str:
-    """The license of a published checkpoint: that of its folder's card, but non-commercial where its kind is."""
-    stated = license_of_model(str(source)) if Path(source).is_dir() else UNKNOWN
-    return stated if is_noncommercial(stated) else NON_COMMERCIAL.get(kind, stated)
 
 
 def _readme(kind: str, name: str, license: str) -> str:

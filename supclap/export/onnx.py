@@ -82,15 +82,7 @@ class AudioGraph(nn.Module):
         return nn.functional.normalize(self.projection(pooled), dim=-1)
 
     def log_mel(self, waveform: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Computes spectrograms as `SupClapFeatureExtractor.compute` does, for a batch of clips of different lengths.
-
-        Args:
-            waveform: `(batch, samples)`.
-            lengths: Samples of each clip, `(batch,)`.
-
-        Returns:
-            dB `(batch, time, mel bands)`, zero behind the end of a clip, and the frames of each clip `(batch,)`.
-        """
+        """Computes what `SupClapFeatureExtractor.compute` does for a batch, and the number of frames of each clip."""
         # Each sample of each frame is looked up by its position, so that a clip can be reflected at its own end.
         margin = self.n_fft // 2
         frames = 1 + waveform.shape[1] // self.hop_length
@@ -206,21 +198,18 @@ def export_onnx(checkpoint: str | Path, out: str | Path, int8: bool = False) -> 
 
     with replacing(out) as part:
         part.mkdir()
-        dynamic = torch.export.Dim.DYNAMIC
         rate = extractor.sampling_rate
         clips = torch.randn(2, rate, generator=torch.Generator().manual_seed(0)) / 10
         _export(
             AudioGraph(model, extractor).eval(),
             {"waveform": clips, "lengths": torch.tensor([rate, rate // 2])},
-            {"waveform": {0: dynamic, 1: dynamic}, "lengths": {0: dynamic}},
             "audio_embeds",
             part / AUDIO_GRAPH,
             int8,
         )
         tokens = processor(text=["a dog barks", "rain"])
         tokens = {name: tokens[name] for name in ("input_ids", "attention_mask")}
-        shape = {0: dynamic, 1: dynamic}
-        _export(TextGraph(model).eval(), tokens, dict.fromkeys(tokens, shape), "text_embeds", part / TEXT_GRAPH, int8)
+        _export(TextGraph(model).eval(), tokens, "text_embeds", part / TEXT_GRAPH, int8)
         processor.tokenizer.save_pretrained(part)
         description = {
             "sampling_rate": rate,
@@ -238,15 +227,13 @@ def export_onnx(checkpoint: str | Path, out: str | Path, int8: bool = False) -> 
     return differences
 
 
-def _export(
-    graph: nn.Module, inputs: dict[str, torch.Tensor], shapes: dict[str, dict], output: str, path: Path, int8: bool
-) -> None:
-    """Traces a module with example `inputs`, whose sizes in `shapes` may vary, and writes its graph."""
+def _export(graph: nn.Module, inputs: dict[str, torch.Tensor], output: str, path: Path, int8: bool) -> None:
+    """Traces a module with example `inputs`, all of whose sizes may vary, and writes its graph."""
     program = torch.onnx.export(
         graph,
         kwargs=inputs,
         dynamo=True,
-        dynamic_shapes=shapes,
+        dynamic_shapes={name: dict.fromkeys(range(x.ndim), torch.export.Dim.DYNAMIC) for name, x in inputs.items()},
         input_names=list(inputs),
         output_names=[output],
         verbose=False,
