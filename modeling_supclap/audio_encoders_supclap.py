@@ -20,12 +20,7 @@ from .windows_supclap import masked_mean, place_windows
 
 
 class WindowedAudioEncoder(FixedBatchNorms, ABC):
-    """An audio encoder that sees a clip window by window.
-
-    Args:
-        encoder: The encoder; its configuration says which one it is.
-        window: Features of one window.
-    """
+    """An audio encoder that sees a clip window by window, with `window` features in each."""
 
     # Whether the encoder takes whole windows only. Its feature extractor then fills the last window of a clip.
     fixed_length = True
@@ -187,16 +182,9 @@ ADAPTERS = {
 
 
 def build_audio_encoder(config, window: int | None = None) -> nn.Module:
-    """Builds an untrained audio encoder, inside its adapter unless it is a CED.
+    """Builds an untrained audio encoder, a CED as it is and others inside their adapter, with windows of `window` features.
 
     In `config`, what skips layers at random and what has parameters that no embedding uses is switched off.
-
-    Args:
-        config: The encoder's configuration.
-        window: Features of one window, for encoders other than CED.
-
-    Raises:
-        ValueError: There is no adapter for this kind of encoder.
     """
     if config.model_type == CedConfig.model_type:
         return CedModel(config)

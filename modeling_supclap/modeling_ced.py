@@ -67,12 +67,9 @@ class CedAttention(nn.Module):
         lengths: list[int] | None = None,
         attentions: list[torch.Tensor] | None = None,
     ) -> torch.Tensor:
-        """
-        Args:
-            hidden_states: `(batch, length, hidden_size)`, or `(1, all tokens, hidden_size)` with `lengths`.
-            attention_mask: Which tokens are real, in the form that the attention implementation takes.
-            lengths: The number of tokens of each clip, where the clips stand in a row without padding.
-            attentions: A list to which the attention weights are added.
+        """Attends within clips `(batch, length, hidden_size)`, and adds the weights to `attentions`.
+
+        With `lengths`, the tokens of all clips stand in one row without padding, `(1, all tokens, hidden_size)`.
         """
         batch, length, width = hidden_states.shape
         qkv = self.qkv(hidden_states).view(batch, length, 3, self.num_heads, self.head_dim)

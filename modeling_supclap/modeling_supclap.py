@@ -65,17 +65,14 @@ def contrastive_loss(logits_per_text: torch.Tensor, sigmoid: bool) -> torch.Tens
     return nn.functional.cross_entropy(logits, labels) + nn.functional.cross_entropy(logits.t(), labels)
 
 
-def unit_length(embeds: torch.Tensor) -> torch.Tensor:
-    """Scales rows to length 1. Under autocast the result is float32: half precision ends with the projection."""
-    norms = nn.functional.normalize(embeds.float(), dim=-1)
-    return norms if torch.is_autocast_enabled(embeds.device.type) else norms.to(embeds.dtype)
-
-
 def _with_embeds(outputs: ModelOutput, projected: torch.Tensor) -> BaseModelOutputWithPooling:
-    """Returns the output of an encoder with the joint embeddings in place of its pooled output."""
+    """Returns the output of an encoder with the joint embeddings, scaled to length 1, as its pooled output."""
+    embeds = nn.functional.normalize(projected.float(), dim=-1)
+    if not torch.is_autocast_enabled(projected.device.type):  # under autocast, half precision ends with the projection
+        embeds = embeds.to(projected.dtype)
     return BaseModelOutputWithPooling(
         last_hidden_state=outputs.last_hidden_state,
-        pooler_output=unit_length(projected),
+        pooler_output=embeds,
         hidden_states=getattr(outputs, "hidden_states", None),
         attentions=getattr(outputs, "attentions", None),
     )
@@ -88,7 +85,13 @@ def build_text_encoder(config, pooling: str = "masked_mean") -> PreTrainedModel:
         config.encoder_layerdrop = 0.0
     encoder_class = _text_encoder_class(config)
     is_model = issubclass(encoder_class, PreTrainedModel)
-    return fit_pooler(encoder_class(config) if is_model else encoder_class.from_config(config), pooling)
+    model = encoder_class(config) if is_model else encoder_class.from_config(config)
+    has_pooler = getattr(model, "pooler", None) is not None
+    if pooling == "pooler" and not has_pooler:
+        raise ValueError(f"text_pooling='pooler', but {type(model).__name__} has no pooling layer; use 'masked_mean'.")
+    if pooling != "pooler" and has_pooler:
+        model.pooler = None
+    return model
 
 
 def _text_encoder_class(config) -> type:
@@ -117,16 +120,6 @@ def _text_encoder_class(config) -> type:
         f"No text encoder for model_type {config.model_type!r}: {reason}. Take an encoder such as BERT, MPNet, XLM-RoBERTa, "
         "T5, SONAR or CLAP's."
     )
-
-
-def fit_pooler(model: PreTrainedModel, pooling: str) -> PreTrainedModel:
-    """Removes the pooling layer of a text encoder unless `pooling` uses it."""
-    has_pooler = getattr(model, "pooler", None) is not None
-    if pooling == "pooler" and not has_pooler:
-        raise ValueError(f"text_pooling='pooler', but {type(model).__name__} has no pooling layer; use 'masked_mean'.")
-    if pooling != "pooler" and has_pooler:
-        model.pooler = None
-    return model
 
 
 def load_encoder(encoder_class, name: str, dtype: torch.dtype, key_mapping: dict[str, str] | None = None):
@@ -276,7 +269,7 @@ class SupClapModel(SupClapPreTrainedModel):
         audio = load_audio_encoder(audio_model, dtype) if isinstance(audio_model, str) else audio_model
         audio_config = getattr(audio, "config", audio)
         model = cls(SupClapConfig(text_config=text.config, audio_config=audio_config, **kwargs)).to(dtype)
-        _copy_weights(fit_pooler(text, model.config.text_pooling), model.text_model)
+        _copy_weights(text, model.text_model)
         if isinstance(audio, PreTrainedModel):
             _copy_weights(audio, getattr(model.audio_model, "encoder", model.audio_model))
         return model

@@ -97,11 +97,11 @@ def load_waveforms(
     min_samples: int = 160,
     run: Callable = map,
 ) -> list[torch.Tensor]:
-    """Loads a clip or a list of clips as [`load_waveform`] does. Errors name the position of a clip in the list.
-
-    The arguments are those of [`load_waveform`], and `run` calls the loading of each clip in place of `map`.
-    """
-    clips = as_clips(audio)
+    """Loads a clip or a list of clips as [`load_waveform`] does, by `run` in place of `map`. Errors name the position."""
+    is_list = isinstance(audio, list | tuple)
+    if is_list and len(audio) == 0:
+        raise ValueError("audio is an empty list. Pass at least one clip.")
+    clips = audio if is_list and not is_number(audio[0]) else [audio]  # a list of plain numbers is one clip
     names = [f"audio[{i}]" for i in range(len(clips))] if len(clips) > 1 else ["audio"]
     rates = sampling_rate, target_sampling_rate
     return list(run(lambda clip, name: load_waveform(clip, *rates, name, min_samples), clips, names))
@@ -133,15 +133,6 @@ def to_array(audio: Any, name: str) -> np.ndarray:
             f"{name}: the nested lists are ragged, so they are no single clip ({error}). Of a pair (rate, samples) make "
             "a dict {'array': samples, 'sampling_rate': rate}."
         ) from error
-
-
-def as_clips(audio: Any) -> list:
-    """Returns the clips of a list. Anything else, and a list of plain numbers, is one clip."""
-    if not isinstance(audio, list | tuple):
-        return [audio]
-    if len(audio) == 0:
-        raise ValueError("audio is an empty list. Pass at least one clip.")
-    return [audio] if is_number(audio[0]) else list(audio)
 
 
 def is_number(value: Any) -> bool:

@@ -29,8 +29,6 @@ def ced_weights(published: dict[str, torch.Tensor], source: str | Path, prefix: 
     """
     inner = [name.removeprefix(prefix) for name in published if name.startswith(prefix)]
     inner = [name for name in inner if name not in _NOT_ENCODER]
-    if unknown := sorted(prefix + name for name in inner if name.startswith(("front_end.", "outputlayer."))):
-        raise ConversionError(f"{str(source)!r}: unexpected {', '.join(unknown)}.")
     encoder = {prefix + name: published[prefix + name] for name in inner}
     prefix += "encoder." if any(name.startswith("encoder.") for name in inner) else ""
     parts = _WRAPPED_NORM if any("init_bn.1." in name for name in inner) else ()

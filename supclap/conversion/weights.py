@@ -23,16 +23,9 @@ IN_PYTHON = "the loaders of supclap.conversion take the numbers of heads and lay
 
 
 def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
-    """Reads the weights of a checkpoint.
+    """Reads the weights of a `.safetensors`, `.pt` or `.bin` file, or of a folder with one, or with an index and its parts.
 
     Pickled files are read without running code from them (`weights_only`).
-
-    Args:
-        path: A `.safetensors`, `.pt` or `.bin` file, or a folder with one, or with an index and its parts.
-
-    Raises:
-        FileNotFoundError: There is no checkpoint at `path`.
-        ConversionError: The file is damaged, or holds something else than named tensors.
     """
     path = Path(path)
     files = [path]
@@ -86,20 +79,14 @@ def _read_file(path: Path) -> dict[str, torch.Tensor]:
 class NamedWeights:
     """Published weights by our names. Error messages call each by its name in the file.
 
-    A name in the file becomes ours by removing a prefix and by replacing parts of it. The way back also gives the name
-    that a weight would have which the file lacks.
+    A name in the file becomes ours by removing a prefix, where it is there, and by replacing parts of it. The way back
+    also gives the name that a weight would have which the file lacks.
 
     Args:
-        published: The weights by their names in the file. A name without the prefix stays as it is.
+        published: The weights by their names in the file; `tensors` has them by our names.
         source: What errors call the file.
         prefix: What stands before the names in the file.
         parts: Pairs of a part of a name in the file and what takes its place.
-
-    Attributes:
-        tensors: The weights by our names.
-
-    Raises:
-        ConversionError: Two names of the file become the same name.
     """
 
     def __init__(
@@ -110,19 +97,21 @@ class NamedWeights:
         parts: Sequence[tuple[str, str]] = (),
     ):
         self.source, self.prefix, self.parts = str(source), prefix, parts
-        names: dict[str, str] = {}
+        self.names: dict[str, str] = {}
         for name in published:
             ours = name.removeprefix(prefix)
             for theirs, our in parts:
                 ours = ours.replace(theirs, our)
-            if (other := names.setdefault(ours, name)) != name:
+            if (other := self.names.setdefault(ours, name)) != name:
                 raise ConversionError(
                     f"{self.source!r} has both {other} and {name}, which are one weight; remove one."
                 )
-        self.tensors = {name: published[file] for name, file in names.items()}
+        self.tensors = {name: published[file] for name, file in self.names.items()}
 
     def in_file(self, name: str) -> str:
         """Returns the name in the file of one of our names."""
+        if name in self.names:
+            return self.names[name]
         for theirs, ours in self.parts:
             name = name.replace(ours, theirs)
         return self.prefix + name

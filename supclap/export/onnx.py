@@ -89,9 +89,7 @@ class AudioGraph(nn.Module):
         positions = torch.arange(frames)[:, None] * self.hop_length + torch.arange(self.n_fft) - margin
         positions = positions.flatten().abs()[None]  # reflection at the start
         last = lengths.clamp(min=margin + 1)[:, None] - 1
-        positions = torch.where(
-            positions > last, 2 * last - positions, positions
-        )  # reflection at the end of each clip
+        positions = positions.where(positions <= last, 2 * last - positions)  # reflection at the end of each clip
         # A clip that is too short to be reflected is longer by zeros, as in the feature extractor.
         inside = (positions >= 0) & (positions < lengths[:, None])
         samples = waveform.gather(1, positions.clamp(min=0).minimum(lengths[:, None] - 1)) * inside
@@ -155,9 +153,9 @@ class OnnxSupClap:
             sampling_rate: Rate in Hz of bare arrays.
         """
         rate, shortest = self.description["sampling_rate"], self.description["hop_length"]
-        waveforms = [waveform.numpy() for waveform in load_waveforms(clips, sampling_rate, rate, shortest)]
+        waveforms = load_waveforms(clips, sampling_rate, rate, shortest)
         lengths = np.array([len(waveform) for waveform in waveforms])
-        padded = np.stack([np.pad(waveform, (0, lengths.max() - len(waveform))) for waveform in waveforms])
+        padded = nn.utils.rnn.pad_sequence(waveforms, batch_first=True).numpy()
         return self.audio.run(None, {"waveform": padded, "lengths": lengths})[0]
 
     def embed_texts(self, texts: str | list[str]) -> np.ndarray:
@@ -254,17 +252,13 @@ def quantize(graph: "onnx.ModelProto") -> "onnx.ModelProto":
 
 
 def _compare(model: SupClapModel, processor: SupClapProcessor, folder: Path) -> dict[str, float]:
-    """Returns the largest differences between onnxruntime and torch.
-
-    The clips are noise of three lengths, and the texts a short one, a longer one, and one beyond the limit.
-    """
+    """Returns the largest differences between onnxruntime and torch, over clips of noise and texts up to beyond the limit."""
     session = OnnxSupClap(folder)
     rate = processor.feature_extractor.sampling_rate
     generator = torch.Generator().manual_seed(1)
     clips = [torch.randn(n, generator=generator).numpy() / 10 for n in (rate // 4, 3 * rate, 12 * rate)]
-    texts = ["rain", "a dog barks while a car passes by in the distance"]
     audio = model.get_audio_features(**processor(audio=clips, sampling_rate=rate)).pooler_output
-    batches = [texts]
+    batches = [["rain", "a dog barks while a car passes by in the distance"]]
     limit = session.description["max_text_length"]
     if limit and limit <= LONGEST_CHECK:
         # Alone in a batch, because the memory that a batch takes grows with its longest text.
