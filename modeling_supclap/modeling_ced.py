@@ -271,10 +271,18 @@ class CedModel(FixedBatchNorms, CedPreTrainedModel):
             output_hidden_states = self.config.output_hidden_states
         if output_attentions is None:
             output_attentions = self.config.output_attentions
+        if output_attentions and self.config._attn_implementation != "eager":
+            raise ValueError(
+                f"output_attentions=True is not supported with attn_implementation={self.config._attn_implementation!r}, "
+                "which computes no weights. Call model.set_attn_implementation('eager') first."
+            )
+        if output_attentions and length > self.config.target_length:
+            raise ValueError(
+                f"output_attentions=True is not supported for clips of more than one window ({length} frames, windows "
+                f"of {self.config.target_length}): attention stays within a window. Pass the windows one by one."
+            )
         hidden_states = [] if output_hidden_states else None
         attentions = [] if output_attentions else None
-        if attentions is not None:
-            self._check_attentions(length)
         frames = input_features_mask.sum(-1)
         # The norm computes in its own type, which stays float32 in a model of half precision.
         normalized = self.init_bn(input_features.transpose(1, 2).to(self.init_bn.weight.dtype)).to(
@@ -292,19 +300,6 @@ class CedModel(FixedBatchNorms, CedPreTrainedModel):
             hidden_states=None if hidden_states is None else tuple(hidden_states),
             attentions=None if attentions is None else tuple(attentions),
         )
-
-    def _check_attentions(self, length: int) -> None:
-        attention = self.config._attn_implementation
-        if attention != "eager":
-            raise ValueError(
-                f"output_attentions=True is not supported with attn_implementation={attention!r}, which computes no "
-                "weights. Call model.set_attn_implementation('eager') first."
-            )
-        if length > self.config.target_length:
-            raise ValueError(
-                f"output_attentions=True is not supported for clips of more than one window ({length} frames, windows "
-                f"of {self.config.target_length}): attention stays within a window. Pass the windows one by one."
-            )
 
     def _encode_windows(
         self, spectrogram: torch.Tensor, frames: torch.Tensor, hidden_states: list[torch.Tensor] | None = None

@@ -285,7 +285,7 @@ class SupClapModel(SupClapPreTrainedModel):
         return self.logit_scale.float().exp().clamp(max=self.config.logit_scale_max)
 
     def _truncate(self, input_ids: torch.Tensor, inputs: dict) -> torch.Tensor:
-        """Cuts texts, and in place the mask and what else is in `inputs`, to the number of positions of the encoder."""
+        """Cuts texts to the number of positions of the encoder; the mask and what else is in `inputs` is cut in place."""
         limit = self.config.text_limit()
         if limit is None or input_ids.shape[1] <= limit:
             return input_ids

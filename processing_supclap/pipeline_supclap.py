@@ -101,18 +101,16 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
         """
         if "candidate_labels" not in {**self._forward_params, **kwargs}:
             raise ValueError("No labels: pass candidate_labels=['dog', 'rain'] or candidate_labels='dog, rain'.")
-        if isinstance(audios, list | tuple):
-            if len(audios) == 0:
-                raise ValueError("audios is an empty list. Pass at least one clip.")
-            audios = (
-                to_array(audios, "audio")
-                if is_number(audios[0])
-                else [_NumberedClip(*pair) for pair in enumerate(audios)]
-            )
+        is_list = isinstance(audios, list | tuple)
+        if is_list and len(audios) == 0:
+            raise ValueError("audios is an empty list. Pass at least one clip.")
+        if is_list and is_number(audios[0]):
+            audios = to_array(audios, "audio")
         elif isinstance(audios, Iterable) and not (
             isinstance(audios, SINGLE_CLIPS) or hasattr(audios, "__array__") or hasattr(audios, "read")
         ):
-            audios = (_NumberedClip(*pair) for pair in enumerate(audios))
+            numbered = (_NumberedClip(*pair) for pair in enumerate(audios))
+            audios = list(numbered) if is_list else numbered
         # A model that comes out of training is in training mode, where dropout makes scores random.
         self.model.eval()
         return super().__call__(audios, **kwargs)

@@ -28,8 +28,7 @@ def ced_weights(published: dict[str, torch.Tensor], source: str | Path, prefix: 
     Weights whose name does not begin with `prefix` are left out, as are the spectrogram and the AudioSet head.
     """
     inner = [name.removeprefix(prefix) for name in published if name.startswith(prefix)]
-    inner = [name for name in inner if name not in _NOT_ENCODER]
-    encoder = {prefix + name: published[prefix + name] for name in inner}
+    encoder = {prefix + name: published[prefix + name] for name in inner if name not in _NOT_ENCODER}
     prefix += "encoder." if any(name.startswith("encoder.") for name in inner) else ""
     parts = _WRAPPED_NORM if any("init_bn.1." in name for name in inner) else ()
     return NamedWeights(encoder, source, prefix, parts)

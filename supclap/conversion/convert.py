@@ -6,9 +6,9 @@ from pathlib import Path
 from huggingface_hub import ModelCardData
 from transformers import AutoTokenizer, PreTrainedModel
 
-from processing_supclap import SupClapFeatureExtractor, SupClapProcessor
+from processing_supclap import SupClapEncoderFeatureExtractor, SupClapFeatureExtractor, SupClapProcessor
 from supclap.conversion.ced import load_ced_checkpoint
-from supclap.conversion.laion_clap import laion_clap_feature_extractor, load_laion_clap_checkpoint
+from supclap.conversion.laion_clap import load_laion_clap_checkpoint, own_extractor
 from supclap.conversion.ml_clap import load_ml_clap_checkpoint
 from supclap.conversion.sonar import load_sonar_checkpoint
 from supclap.files import CARD, check_is_new, replacing
@@ -79,7 +79,7 @@ def _parts_beside(kind: str, source: str | Path, tokenizer: str | None) -> list:
     """Returns what is saved beside a model: the feature extractor, the tokenizer, or the processor of both."""
     parts = []
     if kind == "laion-clap":
-        parts.append(laion_clap_feature_extractor(source))
+        parts.append(SupClapEncoderFeatureExtractor(own_extractor(source)))
     elif kind != "sonar":
         parts.append(SupClapFeatureExtractor())
     if kind != "ced":

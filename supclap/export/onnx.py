@@ -82,7 +82,10 @@ class AudioGraph(nn.Module):
         return nn.functional.normalize(self.projection(pooled), dim=-1)
 
     def log_mel(self, waveform: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Computes what `SupClapFeatureExtractor.compute` does for a batch, and the number of frames of each clip."""
+        """Computes what `SupClapFeatureExtractor.compute` does, for clips `(batch, samples)` of different lengths `(batch,)`.
+
+        Returns dB `(batch, time, mel bands)`, zero behind the end of a clip, and the frames of each clip `(batch,)`.
+        """
         # Each sample of each frame is looked up by its position, so that a clip can be reflected at its own end.
         margin = self.n_fft // 2
         frames = 1 + waveform.shape[1] // self.hop_length
