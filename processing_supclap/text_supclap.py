@@ -109,21 +109,17 @@ def check_texts(text: Any, name: str) -> list[str]:
     return texts
 
 
-def _group_by_language(
-    tokenizer: Any, text_lang: str | list[str] | None, num_texts: int
-) -> dict[str | None, list[int]]:
+def _group_by_language(tokenizer: Any, text_lang: str | list[str] | None, count: int) -> dict[str | None, list[int]]:
     """Returns the indices of the texts of each language."""
     if text_lang is None:
-        return {None: list(range(num_texts))}
+        return {None: list(range(count))}
     if not hasattr(tokenizer, "src_lang"):
         raise ValueError(
             f"text_lang has no use for {type(tokenizer).__name__}, which takes no language. Leave it out."
         )
-    languages = [text_lang] * num_texts if isinstance(text_lang, str) else list(text_lang)
-    if len(languages) != num_texts:
-        raise ValueError(
-            f"text_lang has {len(languages)} codes for {num_texts} texts. Pass one code, or one per text."
-        )
+    languages = [text_lang] * count if isinstance(text_lang, str) else list(text_lang)
+    if len(languages) != count:
+        raise ValueError(f"text_lang has {len(languages)} codes for {count} texts. Pass one code, or one per text.")
     groups: dict[str | None, list[int]] = {}
     for i, language in enumerate(languages):
         groups.setdefault(language, []).append(i)
