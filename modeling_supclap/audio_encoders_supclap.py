@@ -20,12 +20,7 @@ from .windows_supclap import masked_mean, place_windows
 
 
 class WindowedAudioEncoder(FixedBatchNorms, ABC):
-    """An audio encoder that sees a clip window by window.
-
-    Args:
-        encoder: The encoder; its configuration says which one it is.
-        window: Features of one window.
-    """
+    """An audio encoder that sees a clip window by window, with `window` features in each."""
 
     # Whether the encoder takes whole windows only. Its feature extractor then fills the last window of a clip.
     fixed_length = True
@@ -106,15 +101,9 @@ class WindowedAudioEncoder(FixedBatchNorms, ABC):
     def encode(
         self, windows: torch.Tensor, real: torch.Tensor, **options: bool
     ) -> tuple[torch.Tensor, torch.Tensor, ModelOutput]:
-        """Runs the encoder on `n` windows.
+        """Runs the encoder on windows `(n, size, …)`, of each of which the first `real` features are no padding.
 
-        Args:
-            windows: Their features, `(n, size, bins)` or `(n, size)`.
-            real: How many features of each are no padding, `(n,)`.
-            options: `output_hidden_states` and `output_attentions`, where asked for.
-
-        Returns:
-            Their vectors `(n, hidden)`, their tokens `(n, tokens, hidden)`, and what the encoder returned.
+        Returns their vectors `(n, hidden)`, their tokens `(n, tokens, hidden)`, and what the encoder returned.
         """
 
 
@@ -192,9 +181,22 @@ ADAPTERS = {
 }
 
 
-def prepare_audio_config(config):
-    """Switches off, in place, what skips layers at random and what has parameters that no embedding uses."""
+def build_audio_encoder(config, window: int | None = None) -> nn.Module:
+    """Builds an untrained audio encoder, a CED as it is and others inside their adapter, with windows of `window` features.
+
+    In `config`, what skips layers at random and what has parameters that no embedding uses is switched off.
+    """
+    if config.model_type == CedConfig.model_type:
+        return CedModel(config)
+    if config.model_type not in ADAPTERS:
+        known = ", ".join([CedConfig.model_type, *ADAPTERS])
+        raise ValueError(f"No audio encoder for model_type {config.model_type!r}; known: {known}.")
+    for name, off in (("layerdrop", 0.0), ("encoder_layerdrop", 0.0), ("add_adapter", False)):
+        if getattr(config, name, off):
+            setattr(config, name, off)
     if config.model_type == "clap_audio_model":
+        from transformers.models.clap.modeling_clap import ClapAudioModel
+
         if config.enable_fusion and config.fusion_type == "channel_map":
             raise ValueError(
                 "An HTSAT with fusion_type='channel_map' always needs four crops, which is not supported."
@@ -202,33 +204,6 @@ def prepare_audio_config(config):
         # Fusion is for clips over 10 s, of which it sees a shrunken version and three random crops. Here such clips are
         # cut into windows instead, which go through the weights that shorter clips go through with fusion too.
         config.enable_fusion = False
-    for name in ("layerdrop", "encoder_layerdrop"):
-        if getattr(config, name, 0):
-            setattr(config, name, 0.0)
-    if getattr(config, "add_adapter", False):
-        config.add_adapter = False
-    return config
-
-
-def build_audio_encoder(config, window: int | None = None) -> nn.Module:
-    """Builds an untrained audio encoder, inside its adapter unless it is a CED.
-
-    Args:
-        config: The encoder's configuration.
-        window: Features of one window, for encoders other than CED.
-
-    Raises:
-        ValueError: There is no adapter for this kind of encoder.
-    """
-    if config.model_type == CedConfig.model_type:
-        return CedModel(config)
-    if config.model_type not in ADAPTERS:
-        known = ", ".join([CedConfig.model_type, *ADAPTERS])
-        raise ValueError(f"No audio encoder for model_type {config.model_type!r}; known: {known}.")
-    config = prepare_audio_config(config)
-    if config.model_type == "clap_audio_model":
-        from transformers.models.clap.modeling_clap import ClapAudioModel
-
         encoder = ClapAudioModel(config)
     elif config.model_type == "whisper":
         from transformers.models.whisper.modeling_whisper import WhisperEncoder
@@ -239,4 +214,4 @@ def build_audio_encoder(config, window: int | None = None) -> nn.Module:
     return ADAPTERS[config.model_type](encoder, window)
 
 
-__all__ = ["ADAPTERS", "WindowedAudioEncoder", "build_audio_encoder", "prepare_audio_config"]
+__all__ = ["ADAPTERS", "WindowedAudioEncoder", "build_audio_encoder"]

@@ -125,11 +125,7 @@ class CedConfig(PreTrainedConfig):
 
 
 def build_sub_config(config, default: type[PreTrainedConfig], field: str) -> PreTrainedConfig:
-    """Returns a config object for a config, for a dict with a `model_type`, or for None (the default).
-
-    `CedConfig` is recognized by its `model_type` here, so that a checkpoint's own code opens it where `AutoConfig` has
-    never heard of it.
-    """
+    """Returns a config object for a config, for a dict with a `model_type`, or for None (the default)."""
     if config is None:
         return default()
     if isinstance(config, PreTrainedConfig):
@@ -138,17 +134,13 @@ def build_sub_config(config, default: type[PreTrainedConfig], field: str) -> Pre
     model_type = config.pop("model_type", None)
     if model_type is None:
         raise ValueError(f"{field} needs a `model_type`, e.g. {default.model_type!r}; got the keys {sorted(config)}.")
-    if model_type == CedConfig.model_type:
+    if model_type == CedConfig.model_type:  # `AutoConfig` may never have heard of it
         return CedConfig(**config)
     return AutoConfig.for_model(model_type, **config)
 
 
 def default_audio_window(config: PreTrainedConfig) -> int | None:
-    """Returns the length of one window for an encoder that takes audio of a fixed length, or that grows costly with it.
-
-    The unit is that of the encoder's features: frames of 10 ms for AST, HTSAT and Whisper, samples for encoders of
-    waveforms. CED has no use for it, because it has `target_length`.
-    """
+    """Returns the length of one window in the encoder's features, or None for CED, which has `target_length`."""
     if config.model_type == "audio-spectrogram-transformer":
         return config.max_length
     if config.model_type == "clap_audio_model":
@@ -238,11 +230,10 @@ class SupClapConfig(PreTrainedConfig):
             positions -= self.text_config.pad_token_id + 1
         return min((limit for limit in (positions, tokenizer_limit) if limit is not None), default=None)
 
-    def validate_projection(self):
+    def validate_fields(self):
+        """Raises a `ValueError` that names the field whose value is not possible."""
         if self.projection_num_layers not in (1, 2):
             raise ValueError(f"projection_num_layers must be 1 or 2, got {self.projection_num_layers}.")
-
-    def validate_pooling(self):
         if self.text_pooling not in TEXT_POOLINGS:
             raise ValueError(f"text_pooling must be one of {', '.join(TEXT_POOLINGS)}; got {self.text_pooling!r}.")
         if self.audio_window is not None and self.audio_window < 1:

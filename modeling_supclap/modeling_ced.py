@@ -38,11 +38,9 @@ def eager_attention_forward(module, query, key, value, attention_mask, scaling, 
 
 
 def _packs(token_mask: torch.Tensor, width: int) -> bool:
-    """Tells whether to leave out the padding of a batch (see `CedModel._encode_packed`).
-
-    That is done on a CPU when there is enough padding: there the time depends on the work, while a GPU would lose more by
-    many small calls. It is not done in a compiled graph, whose shapes must not depend on the values of a mask.
-    """
+    """Tells whether to leave out the padding of a batch, by `CedModel._encode_packed`."""
+    # The time of a CPU depends on the work, while a GPU would lose more by many small calls. The shapes of a compiled graph
+    # must not depend on the values of a mask.
     if token_mask.device.type != "cpu" or torch.compiler.is_compiling():
         return False
     return (~token_mask).sum().item() * width**2 > PACKED_WORK * len(token_mask)
@@ -69,12 +67,9 @@ class CedAttention(nn.Module):
         lengths: list[int] | None = None,
         attentions: list[torch.Tensor] | None = None,
     ) -> torch.Tensor:
-        """
-        Args:
-            hidden_states: `(batch, length, hidden_size)`, or `(1, all tokens, hidden_size)` with `lengths`.
-            attention_mask: Which tokens are real, in the form that the attention implementation takes.
-            lengths: The number of tokens of each clip, where the clips stand in a row without padding.
-            attentions: A list to which the attention weights are added.
+        """Attends within clips `(batch, length, hidden_size)`, and adds the weights to `attentions`.
+
+        With `lengths`, the tokens of all clips stand in one row without padding, `(1, all tokens, hidden_size)`.
         """
         batch, length, width = hidden_states.shape
         qkv = self.qkv(hidden_states).view(batch, length, 3, self.num_heads, self.head_dim)
@@ -130,14 +125,8 @@ class CedLayer(GradientCheckpointingLayer):
         self.mlp = CedMlp(config)
         self.dropout = nn.Dropout(config.hidden_dropout)
 
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        lengths: list[int] | None = None,
-        attentions: list[torch.Tensor] | None = None,
-    ) -> torch.Tensor:
-        attended = self.attn(self.norm1(hidden_states), attention_mask, lengths, attentions)
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **options) -> torch.Tensor:
+        attended = self.attn(self.norm1(hidden_states), attention_mask, **options)
         hidden_states = hidden_states + self.dropout(attended)
         return hidden_states + self.dropout(self.mlp(self.norm2(hidden_states)))
 
@@ -282,10 +271,18 @@ class CedModel(FixedBatchNorms, CedPreTrainedModel):
             output_hidden_states = self.config.output_hidden_states
         if output_attentions is None:
             output_attentions = self.config.output_attentions
+        if output_attentions and self.config._attn_implementation != "eager":
+            raise ValueError(
+                f"output_attentions=True is not supported with attn_implementation={self.config._attn_implementation!r}, "
+                "which computes no weights. Call model.set_attn_implementation('eager') first."
+            )
+        if output_attentions and length > self.config.target_length:
+            raise ValueError(
+                f"output_attentions=True is not supported for clips of more than one window ({length} frames, windows "
+                f"of {self.config.target_length}): attention stays within a window. Pass the windows one by one."
+            )
         hidden_states = [] if output_hidden_states else None
         attentions = [] if output_attentions else None
-        if attentions is not None:
-            self._check_attentions(length)
         frames = input_features_mask.sum(-1)
         # The norm computes in its own type, which stays float32 in a model of half precision.
         normalized = self.init_bn(input_features.transpose(1, 2).to(self.init_bn.weight.dtype)).to(
@@ -304,30 +301,10 @@ class CedModel(FixedBatchNorms, CedPreTrainedModel):
             attentions=None if attentions is None else tuple(attentions),
         )
 
-    def _check_attentions(self, length: int) -> None:
-        attention = self.config._attn_implementation
-        if attention != "eager":
-            raise ValueError(
-                f"output_attentions=True is not supported with attn_implementation={attention!r}, which computes no "
-                "weights. Call model.set_attn_implementation('eager') first."
-            )
-        if length > self.config.target_length:
-            raise ValueError(
-                f"output_attentions=True is not supported for clips of more than one window ({length} frames, windows "
-                f"of {self.config.target_length}): attention stays within a window. Pass the windows one by one."
-            )
-
     def _encode_windows(
         self, spectrogram: torch.Tensor, frames: torch.Tensor, hidden_states: list[torch.Tensor] | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cuts long clips into windows, encodes them, and puts the tokens of a clip's windows in a row.
-
-        A window counts when it holds frames that no window before it holds, and enough of them for a patch. The first
-        window of a clip always counts.
-
-        The arguments are those of `_encode_window`. The tokens have the shape `(batch, windows · tokens, hidden_size)`, and
-        are zero in windows that do not count.
-        """
+        """Does what `_encode_window` does for clips that are longer than a window, with a clip's windows in a row."""
         window, hop = self.config.target_length, self.config.window_hop
         length = spectrogram.shape[-1]
         n_windows = 1 + -(-(length - window) // hop)
@@ -335,21 +312,22 @@ class CedModel(FixedBatchNorms, CedPreTrainedModel):
         windows = spectrogram.unfold(-1, window, hop).permute(0, 2, 1, 3)  # (batch, windows, bins, frames)
         starts = torch.arange(n_windows, device=frames.device) * hop
         real = (frames[:, None] - starts).clamp(0, window)  # (batch, windows)
+        # A window counts when it holds frames that no window before it holds, and enough of them for a patch. The first
+        # window of a clip always counts.
         used = (real > window - hop) & (real >= self.config.patch_size)
         used[:, 0] = True
-        if torch.compiler.is_compiling():
-            # How many windows count depends on the values of the mask, and the shapes of a graph must not. So all
-            # windows are encoded here, and what comes of the others is set to zero.
-            tokens, mask = self._encode_window(windows.flatten(0, 1), real.flatten(), hidden_states)
+        # How many windows count depends on the values of the mask, and the shapes of a compiled graph must not. So all
+        # windows are encoded there, and what comes of the others is set to zero.
+        encode_all = torch.compiler.is_compiling()
+        chosen = [values.flatten(0, 1) if encode_all else values[used] for values in (windows, real)]
+        tokens, mask = self._encode_window(*chosen, hidden_states)
 
-            def in_a_row(values: torch.Tensor) -> torch.Tensor:
-                is_used = used[(..., *(None,) * (values.ndim - 1))]
-                return (values.unflatten(0, used.shape) * is_used).flatten(1, 2)
-        else:
-            tokens, mask = self._encode_window(windows[used], real[used], hidden_states)
-
-            def in_a_row(values: torch.Tensor) -> torch.Tensor:
-                return place_windows(values, used).flatten(1, 2)
+        def in_a_row(values: torch.Tensor) -> torch.Tensor:
+            if encode_all:
+                values = values.unflatten(0, used.shape) * used[(..., *(None,) * (values.ndim - 1))]
+            else:
+                values = place_windows(values, used)
+            return values.flatten(1, 2)
 
         if hidden_states is not None:
             hidden_states[:] = [in_a_row(states) for states in hidden_states]
@@ -362,17 +340,9 @@ class CedModel(FixedBatchNorms, CedPreTrainedModel):
         hidden_states: list[torch.Tensor] | None = None,
         attentions: list[torch.Tensor] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Encodes one window of each clip.
+        """Encodes one window `(bins, time)` of each clip: tokens `(batch, n, hidden_size)`, and which of them are real.
 
-        Args:
-            spectrogram: Normalized features, `(batch, bins, time)`, at most `target_length` frames.
-            frames: Real frames of each window, `(batch,)`.
-            hidden_states: A list to which the hidden states of each block are added.
-            attentions: A list to which the attention weights of each block are added. With either list, padding is not
-                left out, so that the shapes are those that the caller expects.
-
-        Returns:
-            Tokens `(batch, n, hidden_size)`, zero where they are not real, and which are real, `(batch, n)`.
+        Tokens that are not real are zero. What each block gives is added to the two lists.
         """
         size, stride = self.config.patch_size, self.config.patch_stride
         if spectrogram.shape[-1] < size:
@@ -389,6 +359,7 @@ class CedModel(FixedBatchNorms, CedPreTrainedModel):
         tokens = patches.flatten(2).transpose(1, 2).contiguous()
         if self.training and self.config.patch_dropout:
             tokens, token_mask = self._drop_patches(tokens, token_mask)
+        # Whoever asks for the states or the attentions of all blocks expects the shapes of a padded batch.
         if hidden_states is None and attentions is None and _packs(token_mask, tokens.shape[-1]):
             return self._encode_packed(tokens, token_mask), token_mask
         attention_mask = create_bidirectional_mask(self.config, tokens, token_mask.long())
@@ -410,7 +381,7 @@ class CedModel(FixedBatchNorms, CedPreTrainedModel):
         lengths = token_mask.sum(-1).tolist()
         packed = hidden_states[token_mask][None]
         for block in self.blocks:
-            packed = block(packed, None, lengths)
+            packed = block(packed, None, lengths=lengths)
         return place_windows(self.norm(packed)[0], token_mask)
 
     def _drop_patches(self, tokens: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

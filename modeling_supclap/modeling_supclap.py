@@ -65,14 +65,11 @@ def contrastive_loss(logits_per_text: torch.Tensor, sigmoid: bool) -> torch.Tens
     return nn.functional.cross_entropy(logits, labels) + nn.functional.cross_entropy(logits.t(), labels)
 
 
-def unit_length(embeds: torch.Tensor) -> torch.Tensor:
-    """Scales rows to length 1. Under autocast the result is float32: half precision ends with the projection."""
-    norms = nn.functional.normalize(embeds.float(), dim=-1)
-    return norms if torch.is_autocast_enabled(embeds.device.type) else norms.to(embeds.dtype)
-
-
-def _with_embeds(outputs: ModelOutput, embeds: torch.Tensor) -> BaseModelOutputWithPooling:
-    """Returns the output of an encoder with the joint embeddings in place of its pooled output."""
+def _with_embeds(outputs: ModelOutput, projected: torch.Tensor) -> BaseModelOutputWithPooling:
+    """Returns the output of an encoder with the joint embeddings, scaled to length 1, as its pooled output."""
+    embeds = nn.functional.normalize(projected.float(), dim=-1)
+    if not torch.is_autocast_enabled(projected.device.type):  # under autocast, half precision ends with the projection
+        embeds = embeds.to(projected.dtype)
     return BaseModelOutputWithPooling(
         last_hidden_state=outputs.last_hidden_state,
         pooler_output=embeds,
@@ -88,15 +85,17 @@ def build_text_encoder(config, pooling: str = "masked_mean") -> PreTrainedModel:
         config.encoder_layerdrop = 0.0
     encoder_class = _text_encoder_class(config)
     is_model = issubclass(encoder_class, PreTrainedModel)
-    return fit_pooler(encoder_class(config) if is_model else encoder_class.from_config(config), pooling)
+    model = encoder_class(config) if is_model else encoder_class.from_config(config)
+    has_pooler = getattr(model, "pooler", None) is not None
+    if pooling == "pooler" and not has_pooler:
+        raise ValueError(f"text_pooling='pooler', but {type(model).__name__} has no pooling layer; use 'masked_mean'.")
+    if pooling != "pooler" and has_pooler:
+        model.pooler = None
+    return model
 
 
 def _text_encoder_class(config) -> type:
-    """Returns the class of a text encoder, or the Auto class that finds it.
-
-    Raises:
-        ValueError: No class encodes texts with such a configuration.
-    """
+    """Returns the class of a text encoder, or the Auto class that finds it, or raises an error where there is none."""
     if config.model_type == "m2m_100":
         # SONAR's text encoder. AutoModel would build a whole encoder-decoder, in which the checkpoint's names do not fit
         # and the encoder's weights stay random.
@@ -123,29 +122,8 @@ def _text_encoder_class(config) -> type:
     )
 
 
-def fit_pooler(model: PreTrainedModel, pooling: str) -> PreTrainedModel:
-    """Removes the pooling layer of a text encoder unless `pooling` uses it."""
-    has_pooler = getattr(model, "pooler", None) is not None
-    if pooling == "pooler" and not has_pooler:
-        raise ValueError(f"text_pooling='pooler', but {type(model).__name__} has no pooling layer; use 'masked_mean'.")
-    if pooling != "pooler" and has_pooler:
-        model.pooler = None
-    return model
-
-
 def load_encoder(encoder_class, name: str, dtype: torch.dtype, key_mapping: dict[str, str] | None = None):
-    """Loads an encoder with `from_pretrained`. Weights that the checkpoint lacks are an error, and not left random.
-
-    Args:
-        encoder_class: A model class or an Auto class.
-        name: Hub id or folder.
-        dtype: Type of the weights.
-        key_mapping: Patterns of names in the checkpoint, and what takes their place.
-
-    Raises:
-        ValueError: The checkpoint lacks weights of the encoder, or has them in another shape, or it names weights that
-            are no safetensors files of its folder. The message says which.
-    """
+    """Loads an encoder with `from_pretrained`. Weights that the checkpoint lacks are an error, and not left random."""
     check_weight_files(name)
     options = {"dtype": dtype, "key_mapping": key_mapping, "use_safetensors": True}
     model, info = encoder_class.from_pretrained(name, output_loading_info=True, **options)
@@ -291,7 +269,7 @@ class SupClapModel(SupClapPreTrainedModel):
         audio = load_audio_encoder(audio_model, dtype) if isinstance(audio_model, str) else audio_model
         audio_config = getattr(audio, "config", audio)
         model = cls(SupClapConfig(text_config=text.config, audio_config=audio_config, **kwargs)).to(dtype)
-        _copy_weights(fit_pooler(text, model.config.text_pooling), model.text_model)
+        _copy_weights(text, model.text_model)
         if isinstance(audio, PreTrainedModel):
             _copy_weights(audio, getattr(model.audio_model, "encoder", model.audio_model))
         return model
@@ -307,10 +285,7 @@ class SupClapModel(SupClapPreTrainedModel):
         return self.logit_scale.float().exp().clamp(max=self.config.logit_scale_max)
 
     def _truncate(self, input_ids: torch.Tensor, inputs: dict) -> torch.Tensor:
-        """Cuts texts to the number of positions of the encoder, as a tokenizer with `truncation=True` would.
-
-        What has one entry for each token beside `input_ids`, such as the mask, is replaced in `inputs`.
-        """
+        """Cuts texts to the number of positions of the encoder; the mask and what else is in `inputs` is cut in place."""
         limit = self.config.text_limit()
         if limit is None or input_ids.shape[1] <= limit:
             return input_ids
@@ -358,8 +333,7 @@ class SupClapModel(SupClapPreTrainedModel):
             pooled = outputs.pooler_output
         else:
             pooled = masked_mean(outputs.last_hidden_state, inputs["attention_mask"])
-        embeds = unit_length(self.text_projection(pooled))
-        return _with_embeds(outputs, embeds)
+        return _with_embeds(outputs, self.text_projection(pooled))
 
     @can_return_tuple
     def get_audio_features(
@@ -377,8 +351,7 @@ class SupClapModel(SupClapPreTrainedModel):
             `hidden_states` and `attentions`: the audio encoder's.
         """
         outputs = self.audio_model(input_features, input_features_mask, **kwargs)
-        embeds = unit_length(self.audio_projection(outputs.pooler_output))
-        return _with_embeds(outputs, embeds)
+        return _with_embeds(outputs, self.audio_projection(outputs.pooler_output))
 
     @can_return_tuple
     def forward(

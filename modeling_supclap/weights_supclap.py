@@ -17,15 +17,9 @@ LOCATION = ("cache_dir", "proxies", "token", "revision", "local_files_only", "su
 
 
 def check_weight_files(checkpoint: str | Path, variant: str | None = None, **options) -> None:
-    """Refuses a checkpoint that names weights which are no safetensors files of its own folder.
+    """Raises an error for a checkpoint that names weights which are no safetensors files of its own folder.
 
-    Args:
-        checkpoint: Folder or Hub id.
-        variant: As for `from_pretrained`.
-        options: Those of `from_pretrained`.
-
-    Raises:
-        ValueError: The index or the configuration names another file; the message says which.
+    The arguments are those of `from_pretrained`.
     """
     location = {key: options[key] for key in LOCATION if key in options}
     index = f"model.safetensors.index.{variant}.json" if variant else "model.safetensors.index.json"

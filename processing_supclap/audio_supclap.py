@@ -4,7 +4,6 @@ The steps are: decode, convert to float, average the channels, resample. Each ei
 error that names the clip and says what to do. No step crops, and none is random: the waveform depends on the clip alone.
 """
 
-import functools
 import math
 import numbers
 from collections.abc import Callable
@@ -24,19 +23,6 @@ MAX_CHANNELS = 8
 MAX_FLOAT_PEAK = 64.0
 # In Hz. A lower number, such as 16 or 44.1, is a rate in kHz; the highest rate in use is 5.6 MHz, of 1-bit recordings.
 MIN_SAMPLING_RATE, MAX_SAMPLING_RATE = 1000, 10_000_000
-# How many samples of each channel are converted at once. In stereo as float32 they take 128 KiB, which a cache holds.
-PIECE = 16384
-# Limit of the elements in torchaudio's resampling kernel. From 44100 to 16000 Hz it has 80 thousand; for two rates without
-# a common divisor it can take gigabytes.
-MAX_KERNEL_ELEMENTS = 2**22
-# A long Kaiser filter, with which features depend little on whether torchaudio or soxr resampled. With torchaudio's short
-# Hann filter, the mirror images in an 8 kHz clip lie 45 dB above those that soxr leaves.
-TORCHAUDIO_FILTER = {
-    "resampling_method": "sinc_interp_kaiser",
-    "lowpass_filter_width": 32,
-    "rolloff": 0.95,
-    "beta": 12.0,
-}
 
 ACCEPTED = (
     "a path, bytes, a NumPy array, a torch tensor, a list of floats, a dict with 'array' (or 'raw') and "
@@ -93,7 +79,7 @@ def load_waveform(
             "{'array': ..., 'sampling_rate': ...}."
         )
     sampling_rate = check_sampling_rate(sampling_rate, name)
-    waveform = torch.from_numpy(to_mono_float(samples, name, channel_axis))
+    waveform = torch.from_numpy(to_mono(to_float(samples, name), name, channel_axis))
     waveform = resample(waveform, sampling_rate, target_sampling_rate, name)
     if len(waveform) < min_samples:
         raise ValueError(
@@ -111,11 +97,11 @@ def load_waveforms(
     min_samples: int = 160,
     run: Callable = map,
 ) -> list[torch.Tensor]:
-    """Loads a clip or a list of clips as [`load_waveform`] does. Errors name the position of a clip in the list.
-
-    The arguments are those of [`load_waveform`], and `run` calls the loading of each clip in place of `map`.
-    """
-    clips = as_clips(audio)
+    """Loads a clip or a list of clips as [`load_waveform`] does, by `run` in place of `map`. Errors name the position."""
+    is_list = isinstance(audio, list | tuple)
+    if is_list and len(audio) == 0:
+        raise ValueError("audio is an empty list. Pass at least one clip.")
+    clips = audio if is_list and not is_number(audio[0]) else [audio]  # a list of plain numbers is one clip
     names = [f"audio[{i}]" for i in range(len(clips))] if len(clips) > 1 else ["audio"]
     rates = sampling_rate, target_sampling_rate
     return list(run(lambda clip, name: load_waveform(clip, *rates, name, min_samples), clips, names))
@@ -147,15 +133,6 @@ def to_array(audio: Any, name: str) -> np.ndarray:
             f"{name}: the nested lists are ragged, so they are no single clip ({error}). Of a pair (rate, samples) make "
             "a dict {'array': samples, 'sampling_rate': rate}."
         ) from error
-
-
-def as_clips(audio: Any) -> list:
-    """Returns the clips of a list. Anything else, and a list of plain numbers, is one clip."""
-    if not isinstance(audio, list | tuple):
-        return [audio]
-    if len(audio) == 0:
-        raise ValueError("audio is an empty list. Pass at least one clip.")
-    return [audio] if is_number(audio[0]) else list(audio)
 
 
 def is_number(value: Any) -> bool:
@@ -227,36 +204,6 @@ def to_mono(samples: np.ndarray, name: str, channel_axis: int | None = None) -> 
     """
     if samples.ndim == 1:
         return np.ascontiguousarray(samples)
-    samples = _channels_last(samples, name, channel_axis)
-    channels = samples.shape[1]
-    if channels == 1:
-        return np.ascontiguousarray(samples[:, 0])
-    # The mean as a product with a constant vector, because np.mean over an axis this short is ten times slower.
-    return samples @ np.full(channels, 1 / channels, dtype=samples.dtype)
-
-
-def to_mono_float(samples: np.ndarray, name: str, channel_axis: int | None = None) -> np.ndarray:
-    """Does what [`to_float`] and then [`to_mono`] do, faster for the integer samples that files hold.
-
-    Integers of several channels are converted and averaged piece by piece, so that a piece stays in the cache. Their scale
-    is part of the weights of the mean. They are always finite, and thus need no check.
-    """
-    if samples.ndim != 2 or samples.size == 0 or samples.dtype.kind != "i" or samples.dtype.itemsize > 4:
-        return to_mono(to_float(samples, name), name, channel_axis)
-    samples = _channels_last(samples, name, channel_axis)
-    half = 2.0 ** (8 * samples.dtype.itemsize - 1)
-    mean = np.full(samples.shape[1], 1 / (half * samples.shape[1]), np.float32)
-    mono = np.empty(len(samples), np.float32)
-    buffer = np.empty((min(PIECE, len(samples)), samples.shape[1]), np.float32)
-    for start in range(0, len(samples), PIECE):
-        piece = samples[start : start + PIECE]
-        floats = buffer[: len(piece)]
-        floats[...] = piece
-        np.matmul(floats, mean, out=mono[start : start + PIECE])
-    return mono
-
-
-def _channels_last(samples: np.ndarray, name: str, channel_axis: int | None) -> np.ndarray:
     if samples.ndim != 2:
         raise ValueError(
             f"{name}: expected (samples,), (channels, samples) or (samples, channels), got shape {samples.shape}. "
@@ -271,36 +218,23 @@ def _channels_last(samples: np.ndarray, name: str, channel_axis: int | None) -> 
                 "clips as a list."
             )
         channel_axis = few[0]
-    return np.moveaxis(samples, channel_axis, 1)
+    samples = np.moveaxis(samples, channel_axis, 1)
+    channels = samples.shape[1]
+    if channels == 1:
+        return np.ascontiguousarray(samples[:, 0])
+    # The mean as a product with a constant vector, because np.mean over an axis this short is ten times slower.
+    return samples @ np.full(channels, 1 / channels, dtype=samples.dtype)
 
 
 def resample(waveform: torch.Tensor, sampling_rate: int, target_sampling_rate: int, name: str) -> torch.Tensor:
-    """Resamples a waveform `(samples,)` with a band-limiting filter, by soxr where it is installed, else by torchaudio."""
+    """Resamples a waveform `(samples,)` with the band-limiting filter of soxr."""
     if sampling_rate == target_sampling_rate:
         return waveform
     try:
-        # On one core it is two to ten times as fast as torchaudio with a filter of about the same quality.
         import soxr
     except ImportError as error:
-        divisor = math.gcd(sampling_rate, target_sampling_rate)
-        if (target_sampling_rate // divisor) * (sampling_rate // divisor) <= MAX_KERNEL_ELEMENTS:
-            resampler = _torchaudio_resampler(sampling_rate, target_sampling_rate)
-            if resampler is not None:
-                # An outer autocast would run the convolution in bfloat16.
-                with torch.autocast("cpu", enabled=False):
-                    return resampler(waveform)
         raise ImportError(
-            f"{name}: resampling from {sampling_rate} Hz to {target_sampling_rate} Hz needs soxr (pip install soxr) "
-            "or a torchaudio that matches torch. Install one, or pass audio at the target rate."
+            f"{name}: resampling from {sampling_rate} Hz to {target_sampling_rate} Hz needs soxr (pip install soxr). "
+            "Install it, or pass audio at the target rate."
         ) from error
     return torch.from_numpy(soxr.resample(waveform.numpy(), sampling_rate, target_sampling_rate))
-
-
-@functools.lru_cache(maxsize=16)
-def _torchaudio_resampler(sampling_rate: int, target_sampling_rate: int) -> torch.nn.Module | None:
-    try:
-        from torchaudio.transforms import Resample
-    except (ImportError, OSError, RuntimeError):
-        # It is missing, or it was built for another torch and its library does not load.
-        return None
-    return Resample(sampling_rate, target_sampling_rate, **TORCHAUDIO_FILTER)

@@ -46,12 +46,6 @@ class ClipFeatureExtractor(FeatureExtractionMixin):
 
     The base class is the one that saves and loads. `SequenceFeatureExtractor` would add a `pad` that nothing here uses and
     that Transformers plans to change.
-
-    Args:
-        feature_size: Features at each point in time.
-        sampling_rate: Rate in Hz at which features are computed; every clip is resampled to it.
-        padding_value: What stands in the features after the end of a clip.
-        kwargs: Further attributes.
     """
 
     model_input_names = ["input_features", "input_features_mask"]
@@ -71,14 +65,9 @@ class ClipFeatureExtractor(FeatureExtractionMixin):
 
     @abstractmethod
     def compute(self, waveform: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Computes the features of one clip.
+        """Computes the features of one waveform `(samples,)`: `(time, …)`, and which of them are real, int64 `(time,)`.
 
-        Args:
-            waveform: At the extractor's rate, `(samples,)`.
-            device: Where to compute; the CPU unless the class `computes_on_device`.
-
-        Returns:
-            Features `(time, …)`, and which of them are real, int64 `(time,)`.
+        `device` is the CPU unless the class `computes_on_device`.
         """
 
     @torch.no_grad()

@@ -31,23 +31,19 @@ class CutShortError(ValueError):
 
 
 def decode(source: str | Path | bytes | bytearray | memoryview, name: str) -> tuple[np.ndarray, int]:
-    """Decodes a sound file, the bytes of one, or an http(s) address.
+    """Decodes a sound file by its path, its bytes or its http(s) address, with the errors of `load_waveform`.
 
-    Args:
-        source: Path, address, or the content of a file.
-        name: What error messages call this clip.
-
-    Returns:
-        Samples of shape (samples, channels), int16 where the file holds them and else float32 in [-1, 1], and their
-        rate in Hz.
-
-    Raises:
-        FileNotFoundError: The path is no file.
-        CutShortError: The file ends early.
-        ValueError: Empty, not a sound file, or a format that needs torchcodec where that is missing.
+    Returns samples `(samples, channels)`, int16 where the file holds them and else float32 in [-1, 1], and their rate in
+    Hz.
     """
     if isinstance(source, str) and source.startswith(("http://", "https://")):
-        source = _download(source, name)
+        try:
+            with urllib.request.urlopen(source, timeout=60) as response:
+                source = response.read()
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"{name}: cannot be downloaded ({error}). Check the address or pass a local file."
+            ) from error
     if isinstance(source, str | Path):
         path = Path(source)
         if not path.is_file():
@@ -78,18 +74,9 @@ def decode(source: str | Path | bytes | bytearray | memoryview, name: str) -> tu
 def check_not_truncated(source: str | bytes, name: str) -> str | bytes:
     """Refuses a WAV, AIFF or Ogg file that was cut short, and mends the header of a WAV file that came from a pipe.
 
-    Only the headers are read, and the end of an Ogg file. Other formats are checked while they are decoded.
-
-    Args:
-        source: Path, or the content of a file.
-        name: What the error message calls this clip.
-
-    Returns:
-        The source. For a WAV file whose header left the size of the samples at 0, its content with the largest size
-        instead, from which decoders read on to the end.
-
-    Raises:
-        CutShortError: The file ends early; the message tells both lengths.
+    Only the headers are read, and the end of an Ogg file. Other formats are checked while they are decoded. A WAV file
+    whose header left the size of the samples at 0 is returned as its content with the largest size instead, from which
+    decoders read on to the end; of other files the source is returned as it is.
     """
     with open(source, "rb") if isinstance(source, str) else io.BytesIO(source) as file:
         size = file.seek(0, io.SEEK_END)
@@ -116,18 +103,14 @@ def check_not_truncated(source: str | bytes, name: str) -> str | bytes:
         stated = stated if wide is None else wide
         if held + HEADER_BYTES < stated < unknown:
             raise _cut_short(name, f"its header says {stated} bytes of samples, and {held} are there")
-        if stated == 0 and held and magic == b"RIFF" and _is_placeholder(file):
+        if stated == 0 and held and magic == b"RIFF":
             file.seek(0)
             content = file.read()
-            return content[: start - 4] + b"\xff" * 4 + content[start:]
+            # If the size of the whole file was not left open too, the file is meant to have no samples.
+            whole = int.from_bytes(content[4:8], "little")
+            if whole == 0 or whole >= LARGEST:
+                return content[: start - 4] + b"\xff" * 4 + content[start:]
     return source
-
-
-def _is_placeholder(file: BinaryIO) -> bool:
-    """Tells whether the size of the whole RIFF file was left open too. If not, the file is meant to have no samples."""
-    file.seek(4)
-    whole = int.from_bytes(file.read(4), "little")
-    return whole == 0 or whole >= LARGEST
 
 
 def _ogg_is_closed(file: BinaryIO, size: int) -> bool:
@@ -183,11 +166,3 @@ def _read_with_torchcodec(source: str | bytes, name: str) -> tuple[np.ndarray, i
         raise ImportError("torchcodec is not installed or finds no FFmpeg") from error
     decoded = AudioDecoder(source).get_all_samples()
     return decoded.data.T.numpy(), decoded.sample_rate
-
-
-def _download(address: str, name: str) -> bytes:
-    try:
-        with urllib.request.urlopen(address, timeout=60) as response:
-            return response.read()
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{name}: cannot be downloaded ({error}). Check the address or pass a local file.") from error

@@ -57,17 +57,13 @@ class SupClapEncoderFeatureExtractor(ClipFeatureExtractor):
     _auto_class = "AutoFeatureExtractor"
 
     def __init__(self, encoder_feature_extractor: dict | FeatureExtractionMixin, **kwargs):
-        own, settings = encoder_feature_extractor, None
-        if isinstance(own, dict):
-            settings = dict(own)
-            self.kind = settings.pop("feature_extractor_type", None)
-        else:
-            self.kind = type(own).__name__
+        own = encoder_feature_extractor
+        self.kind = own.get("feature_extractor_type") if isinstance(own, dict) else type(own).__name__
         if self.kind not in ENCODER_EXTRACTORS:
             supported = ", ".join(ENCODER_EXTRACTORS)
             raise ValueError(f"encoder_feature_extractor: {self.kind} is not supported; supported are {supported}.")
-        if settings is not None:
-            own = getattr(transformers, self.kind)(**settings)
+        if isinstance(own, dict):
+            own = getattr(transformers, self.kind).from_dict(own)
         if getattr(own, "dither", 0.0):
             own.dither = 0.0  # it adds random noise, and an embedding has no randomness
         for name in ("feature_size", "sampling_rate", "padding_value"):
@@ -86,9 +82,20 @@ class SupClapEncoderFeatureExtractor(ClipFeatureExtractor):
         Raises:
             ValueError: The extractor saved beside a CED is of another class.
         """
-        if transformers.AutoConfig.from_pretrained(audio_model).model_type == "supclap_ced":
-            return _of_ced(audio_model)
-        return cls(transformers.AutoFeatureExtractor.from_pretrained(audio_model))
+        if transformers.AutoConfig.from_pretrained(audio_model).model_type != "supclap_ced":
+            return cls(transformers.AutoFeatureExtractor.from_pretrained(audio_model))
+        # A file that is there and cannot be read is an error, and no reason to take the published features.
+        files = ("processor_config.json", "preprocessor_config.json")
+        if not any(cached_file(audio_model, file, _raise_exceptions_for_missing_entries=False) for file in files):
+            return SupClapFeatureExtractor()
+        saved, _ = SupClapFeatureExtractor.get_feature_extractor_dict(audio_model)
+        kind = saved.get("feature_extractor_type")
+        if kind != SupClapFeatureExtractor.__name__:
+            raise ValueError(
+                f"{audio_model} is a CED, but the features saved beside it are those of {kind!r}. Save its "
+                f"{SupClapFeatureExtractor.__name__} there, or remove the file for the published features."
+            )
+        return SupClapFeatureExtractor.from_dict(saved)
 
     def to_dict(self) -> dict[str, Any]:
         output = super().to_dict()
@@ -130,24 +137,6 @@ class SupClapEncoderFeatureExtractor(ClipFeatureExtractor):
         elif self.kind == "WhisperFeatureExtractor":
             values = values.T
         return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
-
-
-def _of_ced(audio_model: str) -> SupClapFeatureExtractor:
-    """Returns the extractor saved beside a CED, or the published one where there is none.
-
-    A file that is there and cannot be read is an error, and no reason to take the published one.
-    """
-    files = ("processor_config.json", "preprocessor_config.json")
-    if not any(cached_file(audio_model, file, _raise_exceptions_for_missing_entries=False) for file in files):
-        return SupClapFeatureExtractor()
-    saved, _ = SupClapFeatureExtractor.get_feature_extractor_dict(audio_model)
-    kind = saved.get("feature_extractor_type")
-    if kind != SupClapFeatureExtractor.__name__:
-        raise ValueError(
-            f"{audio_model} is a CED, but the features saved beside it are those of {kind!r}. Save its "
-            f"{SupClapFeatureExtractor.__name__} there, or remove the file for the published features."
-        )
-    return SupClapFeatureExtractor.from_dict(saved)
 
 
 __all__ = ["SupClapEncoderFeatureExtractor"]

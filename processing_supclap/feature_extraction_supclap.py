@@ -21,17 +21,7 @@ def mel_filter_bank(num_bins: int, num_mels: int, f_min: float, f_max: float, sa
     `mel(f_max)`, filter `m` rises from point `m` to point `m + 1` and falls to point `m + 2`, linearly in Hz.
 
     It is written out here because this file travels with every checkpoint and cannot be mended there, and Transformers
-    plans to remove its function.
-
-    Args:
-        num_bins: Bins of the spectrum, from 0 Hz to half the sampling rate.
-        num_mels: Number of filters.
-        f_min: Where the first filter starts, in Hz.
-        f_max: Where the last filter ends, in Hz.
-        sampling_rate: In Hz.
-
-    Returns:
-        Float32 array of shape `(num_bins, num_mels)`.
+    plans to remove its function. All frequencies are in Hz; the result is float32, `(num_bins, num_mels)`.
     """
     lowest, highest = (2595.0 * np.log10(1.0 + frequency / 700.0) for frequency in (f_min, f_max))
     corners = 700.0 * (10.0 ** (np.linspace(lowest, highest, num_mels + 2) / 2595.0) - 1.0)
@@ -110,15 +100,11 @@ class SupClapFeatureExtractor(ClipFeatureExtractor):
         margin = n_fft - win_length
         self.window = np.pad(np.hanning(win_length + 1)[:-1], (margin // 2, margin - margin // 2)).astype(np.float32)
 
-    def num_frames(self, num_samples: int) -> int:
-        """Returns how many frames a clip of `num_samples` at the extractor's rate has."""
-        return 1 + num_samples // self.hop_length
-
     def compute(self, waveform: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         # `supclap.export` has the same steps in a form that can be traced for a whole batch; change both together.
         waveform = waveform.to(device)
         filters, window = torch.from_numpy(self.mel_filters).to(device), torch.from_numpy(self.window).to(device)
-        length = self.num_frames(len(waveform))
+        length = 1 + len(waveform) // self.hop_length
         margin = self.n_fft // 2
         if len(waveform) <= margin:  # reflection needs more samples than it mirrors
             waveform = torch.nn.functional.pad(waveform, (0, margin + 1 - len(waveform)))

@@ -3,7 +3,7 @@
 import copy
 import numbers
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -41,28 +41,11 @@ SCORE_FUNCTIONS = {
 }
 
 
-class _NamedClip(NamedTuple):
-    """A clip with the name that errors call it by, which tells its position in a list."""
+class _NumberedClip(NamedTuple):
+    """A clip of several, with its position, by which errors call it."""
 
-    name: str
+    position: int
     audio: Any
-
-
-def _named(clips: Iterable) -> Iterator[_NamedClip]:
-    """Names clips by their positions."""
-    return (_NamedClip(f"audios[{i}]", clip) for i, clip in enumerate(clips))
-
-
-def _is_single(audio: Any) -> bool:
-    """Tells whether something that can be iterated over is nevertheless a single clip."""
-    return isinstance(audio, SINGLE_CLIPS) or hasattr(audio, "__array__") or hasattr(audio, "read")
-
-
-def _read_file(file: Any, name: str) -> bytes:
-    """Returns the bytes of an open file from its current position on."""
-    if hasattr(file, "encoding"):
-        raise TypeError(f"{name}: the file is open as text. Open sound files in binary mode: open(path, 'rb').")
-    return file.read()
 
 
 class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipeline):
@@ -118,12 +101,16 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
         """
         if "candidate_labels" not in {**self._forward_params, **kwargs}:
             raise ValueError("No labels: pass candidate_labels=['dog', 'rain'] or candidate_labels='dog, rain'.")
-        if isinstance(audios, list | tuple):
-            if len(audios) == 0:
-                raise ValueError("audios is an empty list. Pass at least one clip.")
-            audios = to_array(audios, "audio") if is_number(audios[0]) else list(_named(audios))
-        elif isinstance(audios, Iterable) and not _is_single(audios):
-            audios = _named(audios)
+        is_list = isinstance(audios, list | tuple)
+        if is_list and len(audios) == 0:
+            raise ValueError("audios is an empty list. Pass at least one clip.")
+        if is_list and is_number(audios[0]):
+            audios = to_array(audios, "audio")
+        elif isinstance(audios, Iterable) and not (
+            isinstance(audios, SINGLE_CLIPS) or hasattr(audios, "__array__") or hasattr(audios, "read")
+        ):
+            numbered = (_NumberedClip(*pair) for pair in enumerate(audios))
+            audios = list(numbered) if is_list else numbered
         # A model that comes out of training is in training mode, where dropout makes scores random.
         self.model.eval()
         return super().__call__(audios, **kwargs)
@@ -183,11 +170,17 @@ class SupClapZeroShotAudioClassificationPipeline(ZeroShotAudioClassificationPipe
         return super(SupClapZeroShotAudioClassificationPipeline, audio_only).get_iterator(*args, **kwargs)
 
     def preprocess(self, audio: Any, sampling_rate: int | None = None):
-        name, audio = audio if isinstance(audio, _NamedClip) else ("audio", audio)
+        name = "audio"
+        if isinstance(audio, _NumberedClip):
+            name, audio = f"audios[{audio.position}]", audio.audio
         if isinstance(audio, dict) and "audio" in audio:  # a row of a dataset
             audio = audio["audio"]
         if hasattr(audio, "read"):
-            audio = _read_file(audio, name)
+            if hasattr(audio, "encoding"):
+                raise TypeError(
+                    f"{name}: the file is open as text. Open sound files in binary mode: open(path, 'rb')."
+                )
+            audio = audio.read()
         rate = self.feature_extractor.sampling_rate
         waveform = load_waveform(audio, sampling_rate, rate, name, self.feature_extractor.hop_length)
         return self.feature_extractor([waveform], sampling_rate=rate, return_tensors="pt")

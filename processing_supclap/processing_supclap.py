@@ -142,8 +142,7 @@ class SupClapProcessor(ProcessorMixin):
 
         Args:
             save_directory: Folder, made where it is missing.
-            push_to_hub: As for any processor.
-            kwargs: As for any processor.
+            push_to_hub, kwargs: As for any processor.
 
         Returns:
             The files written.

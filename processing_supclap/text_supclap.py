@@ -40,19 +40,15 @@ def encode_text(
     """Tokenizes one text or a list of texts.
 
     Padding goes to the end whatever the tokenizer's own side is: an encoder with absolute positions embeds a text
-    padded at the front differently, and an embedding must not depend on the batch.
+    padded at the front differently, and an embedding must not depend on the batch. The options that are not named below
+    are those of tokenizers.
 
     Args:
         tokenizer: A Hugging Face tokenizer.
         text: A text or a list of texts.
         text_lang: Language code of all texts or one per text, for tokenizers with a `src_lang` (NLLB codes for SONAR:
             `"eng_Latn"`). The tokenizer's own language when omitted.
-        padding: As for tokenizers; to the longest by default.
-        truncation: As for tokenizers. Cuts at `max_length`, or at the tokenizer's limit where it knows one.
-        max_length: Limit in tokens.
-        pad_to_multiple_of: As for tokenizers.
-        return_tensors: `"pt"`, `"np"` or `None` for lists.
-        kwargs: The other options of `TEXT_OPTIONS`, as for tokenizers.
+        max_length: Limit in tokens; where the tokenizer knows one, that when omitted.
 
     Returns:
         `input_ids` `(batch, length)` and what else the tokenizer gives.
@@ -99,12 +95,7 @@ def known_limit(limit: int) -> int | None:
 
 
 def check_texts(text: Any, name: str) -> list[str]:
-    """Returns a string, or strings, as a list. Anything else, an empty list and an empty string are an error.
-
-    Args:
-        text: A string or strings.
-        name: What error messages call it.
-    """
+    """Returns a string, or strings, as a list. Anything else, an empty list and an empty string are an error."""
     if not isinstance(text, Iterable) or isinstance(text, bytes | Mapping):
         raise TypeError(f"{name} must be a string or a list of strings, got {type(text).__name__}.")
     texts = [text] if isinstance(text, str) else list(text)
@@ -118,21 +109,17 @@ def check_texts(text: Any, name: str) -> list[str]:
     return texts
 
 
-def _group_by_language(
-    tokenizer: Any, text_lang: str | list[str] | None, num_texts: int
-) -> dict[str | None, list[int]]:
+def _group_by_language(tokenizer: Any, text_lang: str | list[str] | None, count: int) -> dict[str | None, list[int]]:
     """Returns the indices of the texts of each language."""
     if text_lang is None:
-        return {None: list(range(num_texts))}
+        return {None: list(range(count))}
     if not hasattr(tokenizer, "src_lang"):
         raise ValueError(
             f"text_lang has no use for {type(tokenizer).__name__}, which takes no language. Leave it out."
         )
-    languages = [text_lang] * num_texts if isinstance(text_lang, str) else list(text_lang)
-    if len(languages) != num_texts:
-        raise ValueError(
-            f"text_lang has {len(languages)} codes for {num_texts} texts. Pass one code, or one per text."
-        )
+    languages = [text_lang] * count if isinstance(text_lang, str) else list(text_lang)
+    if len(languages) != count:
+        raise ValueError(f"text_lang has {len(languages)} codes for {count} texts. Pass one code, or one per text.")
     groups: dict[str | None, list[int]] = {}
     for i, language in enumerate(languages):
         groups.setdefault(language, []).append(i)

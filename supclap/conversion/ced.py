@@ -25,26 +25,17 @@ _WRAPPED_NORM = (("init_bn.1.", "init_bn."),)
 def ced_weights(published: dict[str, torch.Tensor], source: str | Path, prefix: str = "") -> NamedWeights:
     """Returns the encoder's weights by our names, from a file in the original layout or in that of the Hub (`encoder.*`).
 
-    Args:
-        published: The weights by their names in the file.
-        source: What errors call the file.
-        prefix: What stands before the names of the encoder in the file; other weights are left out.
-
-    Raises:
-        ConversionError: The spectrogram or the head has an unknown weight, or one weight has two names.
+    Weights whose name does not begin with `prefix` are left out, as are the spectrogram and the AudioSet head.
     """
     inner = [name.removeprefix(prefix) for name in published if name.startswith(prefix)]
-    inner = [name for name in inner if name not in _NOT_ENCODER]
-    if unknown := sorted(prefix + name for name in inner if name.startswith(("front_end.", "outputlayer."))):
-        raise ConversionError(f"{str(source)!r}: unexpected {', '.join(unknown)}.")
-    encoder = {prefix + name: published[prefix + name] for name in inner}
+    encoder = {prefix + name: published[prefix + name] for name in inner if name not in _NOT_ENCODER}
     prefix += "encoder." if any(name.startswith("encoder.") for name in inner) else ""
     parts = _WRAPPED_NORM if any("init_bn.1." in name for name in inner) else ()
     return NamedWeights(encoder, source, prefix, parts)
 
 
 def build_ced(
-    weights: NamedWeights, num_attention_heads: int | None, num_hidden_layers: int, target_length: int | None = None
+    weights: NamedWeights, num_attention_heads: int | None, num_hidden_layers: int, target_length: int = _TARGET_LENGTH
 ) -> CedModel:
     """Builds a [`CedModel`] with these weights, of the sizes that they tell."""
     hidden_size, _, patch_size, _ = weights.shape("patch_embed.proj.weight", 4)
@@ -56,7 +47,6 @@ def build_ced(
             f"{weights.source!r}: {names[0]} has {num_mel_bins} mel bands, but {names[1]} has {bands} patches of "
             f"{patch_size}."
         )
-    target_length = _TARGET_LENGTH if target_length is None else target_length
     if columns != target_length // patch_size:
         raise ConversionError(
             f"{weights.source!r}: {weights.in_file('time_pos_embed')} has {columns} columns, but windows of "
@@ -64,19 +54,16 @@ def build_ced(
             "target_length."
         )
     weights.check_layers("blocks.", num_hidden_layers)
-    model = CedModel(
-        CedConfig(
-            hidden_size=hidden_size,
-            num_hidden_layers=num_hidden_layers,
-            num_attention_heads=heads_of(hidden_size, num_attention_heads, weights.source),
-            mlp_ratio=weights.shape("blocks.0.mlp.fc1.weight", 2)[0] / hidden_size,
-            num_mel_bins=num_mel_bins,
-            patch_size=patch_size,
-            target_length=target_length,
-        )
+    config = CedConfig(
+        hidden_size=hidden_size,
+        num_hidden_layers=num_hidden_layers,
+        num_attention_heads=heads_of(hidden_size, num_attention_heads, weights.source),
+        mlp_ratio=weights.shape("blocks.0.mlp.fc1.weight", 2)[0] / hidden_size,
+        num_mel_bins=num_mel_bins,
+        patch_size=patch_size,
+        target_length=target_length,
     )
-    weights.load_into(model)
-    return model.eval()
+    return weights.load_into(CedModel(config))
 
 
 def load_ced_checkpoint(
@@ -104,7 +91,7 @@ def load_ced_checkpoint(
         ced_weights(read_weights(path), path),
         num_attention_heads or config.get("num_heads"),
         num_hidden_layers or config.get("depth", LAYERS),
-        config.get("target_length"),
+        config.get("target_length", _TARGET_LENGTH),
     )
     built = model.config
     sizes = {"embed_dim": built.hidden_size, "n_mels": built.num_mel_bins, "patch_size": built.patch_size}
@@ -115,12 +102,7 @@ def load_ced_checkpoint(
 
 
 def read_sizes(path: str | Path) -> dict[str, int]:
-    """Returns the sizes in the `config.json` of a published folder; an empty dict where there is none.
-
-    Raises:
-        ConversionError: A size is no positive whole number.
-        DataError: The file is no JSON object.
-    """
+    """Returns the sizes in the `config.json` of a published folder; an empty dict where there is none."""
     file = Path(path) / CONFIG
     config = read_json_object(file) if file.is_file() else {}
     names = ("num_heads", "depth", "target_length", "embed_dim", "n_mels", "patch_size")

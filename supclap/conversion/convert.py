@@ -1,16 +1,14 @@
 """`supclap convert` turns a published checkpoint into a folder that this library and the Auto classes open."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import ModelCardData
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel
 
-from processing_supclap import SupClapFeatureExtractor, SupClapProcessor
+from processing_supclap import SupClapEncoderFeatureExtractor, SupClapFeatureExtractor, SupClapProcessor
 from supclap.conversion.ced import load_ced_checkpoint
-from supclap.conversion.laion_clap import laion_clap_feature_extractor, load_laion_clap_checkpoint
+from supclap.conversion.laion_clap import load_laion_clap_checkpoint, own_extractor
 from supclap.conversion.ml_clap import load_ml_clap_checkpoint
 from supclap.conversion.sonar import load_sonar_checkpoint
 from supclap.files import CARD, check_is_new, replacing
@@ -18,30 +16,11 @@ from supclap.publishing.licenses import SOURCE_LICENSE, UNKNOWN, is_noncommercia
 from supclap.publishing.model_card import MARKER
 
 
-@dataclass(frozen=True)
-class Kind:
-    """How one kind of published checkpoint is converted.
-
-    Attributes:
-        load: Makes the model from the file or folder.
-        feature_extractor: Makes the feature extractor from the file or folder; `None` for a text encoder.
-        has_text: Whether the model has a text encoder and thus needs a tokenizer.
-    """
-
-    load: Callable[[str | Path], PreTrainedModel]
-    feature_extractor: Callable[[str | Path], Any] | None
-    has_text: bool
-
-
-def _published_features(source: str | Path) -> SupClapFeatureExtractor:
-    return SupClapFeatureExtractor()
-
-
-KINDS = {
-    "ced": Kind(load_ced_checkpoint, _published_features, has_text=False),
-    "sonar": Kind(load_sonar_checkpoint, None, has_text=True),
-    "ml-clap": Kind(load_ml_clap_checkpoint, _published_features, has_text=True),
-    "laion-clap": Kind(load_laion_clap_checkpoint, laion_clap_feature_extractor, has_text=True),
+KINDS: dict[str, Callable[[str | Path], PreTrainedModel]] = {
+    "ced": load_ced_checkpoint,
+    "sonar": load_sonar_checkpoint,
+    "ml-clap": load_ml_clap_checkpoint,
+    "laion-clap": load_laion_clap_checkpoint,
 }
 # Both contain SONAR's weights, which are not for commercial use, whatever the card of a copy says.
 NON_COMMERCIAL = {"sonar": "cc-by-nc-4.0", "ml-clap": "cc-by-nc-4.0"}
@@ -69,27 +48,21 @@ def convert(kind: str, source: str | Path, out: str | Path, tokenizer: str | Non
     """
     out = Path(out)
     check_is_new(out)
-    model = KINDS[kind].load(source)
-    license = license_of_source(kind, source)
+    model = KINDS[kind](source)
+    license = license_of_model(str(source)) if Path(source).is_dir() else UNKNOWN
+    if not is_noncommercial(license):
+        license = NON_COMMERCIAL.get(kind, license)
     if license != UNKNOWN:
         setattr(model.config, SOURCE_LICENSE, license)
-    extractor = KINDS[kind].feature_extractor(source) if KINDS[kind].feature_extractor else None
-    words = _tokenizer(source, tokenizer) if KINDS[kind].has_text else None
-    parts = [each for each in (extractor, words) if each is not None]
+    parts = _parts_beside(kind, source, tokenizer)
     with replacing(out) as part:
         part.mkdir()
         model.save_pretrained(part)
         if license != UNKNOWN:
             (part / CARD).write_text(_readme(kind, out.name, license), encoding="utf-8")
-        for each in [SupClapProcessor(extractor, words)] if len(parts) == 2 else parts:
+        for each in parts:
             each.save_pretrained(part)
     return model
-
-
-def license_of_source(kind: str, source: str | Path) -> str:
-    """The license of a published checkpoint: that of its folder's card, but non-commercial where its kind is."""
-    stated = license_of_model(str(source)) if Path(source).is_dir() else UNKNOWN
-    return stated if is_noncommercial(stated) else NON_COMMERCIAL.get(kind, stated)
 
 
 def _readme(kind: str, name: str, license: str) -> str:
@@ -102,8 +75,16 @@ def _readme(kind: str, name: str, license: str) -> str:
     )
 
 
-def _tokenizer(source: str | Path, tokenizer: str | None) -> PreTrainedTokenizerBase | None:
-    """Returns the tokenizer that is given, or that of the source folder, or None where there is none."""
-    if tokenizer is None and not any((Path(source) / name).is_file() for name in TOKENIZER_FILES):
-        return None
-    return AutoTokenizer.from_pretrained(str(source) if tokenizer is None else tokenizer)
+def _parts_beside(kind: str, source: str | Path, tokenizer: str | None) -> list:
+    """Returns what is saved beside a model: the feature extractor, the tokenizer, or the processor of both."""
+    parts = []
+    if kind == "laion-clap":
+        parts.append(SupClapEncoderFeatureExtractor(own_extractor(source)))
+    elif kind != "sonar":
+        parts.append(SupClapFeatureExtractor())
+    if kind != "ced":
+        if tokenizer is None and any((Path(source) / name).is_file() for name in TOKENIZER_FILES):
+            tokenizer = str(source)
+        if tokenizer is not None:
+            parts.append(AutoTokenizer.from_pretrained(tokenizer))
+    return [SupClapProcessor(*parts)] if len(parts) == 2 else parts

@@ -7,7 +7,6 @@ import torch
 from transformers import AutoFeatureExtractor, ClapConfig, ClapFeatureExtractor
 
 from modeling_supclap import SupClapConfig, SupClapModel
-from processing_supclap import SupClapEncoderFeatureExtractor
 from supclap.conversion.weights import NamedWeights, read_weights, take_number
 from supclap.errors import ConversionError
 from supclap.files import CONFIG, PROCESSOR
@@ -46,7 +45,7 @@ def load_laion_clap_checkpoint(path: str | Path) -> SupClapModel:
         raise ConversionError(f"{str(path)!r}: logit_scale_a is {scale}, the log of a scale that no float32 holds.")
     if clap.audio_config.enable_fusion:
         published = {name: value for name, value in published.items() if not name.startswith(_FUSION)}
-    extractor = _own_extractor(path, clap)
+    extractor = own_extractor(path)
     config = SupClapConfig(
         text_config=clap.text_config,
         audio_config=clap.audio_config,
@@ -58,21 +57,16 @@ def load_laion_clap_checkpoint(path: str | Path) -> SupClapModel:
     )
     weights = NamedWeights(published, path, parts=_NAMES)
     weights.add({"logit_scale": torch.tensor([scale])})
-    model = SupClapModel(config)
-    weights.load_into(model, optional=_CONSTANTS)
-    return model.eval()
+    return weights.load_into(SupClapModel(config), optional=_CONSTANTS)
 
 
-def laion_clap_feature_extractor(path: str | Path) -> SupClapEncoderFeatureExtractor:
-    """Returns the feature extractor of the converted model, around that of the folder or the published one."""
-    return SupClapEncoderFeatureExtractor(_own_extractor(path, _read_config(path)))
-
-
-def _own_extractor(path: str | Path, clap: ClapConfig) -> ClapFeatureExtractor:
+def own_extractor(path: str | Path) -> ClapFeatureExtractor:
+    """Returns the feature extractor of the folder, or the published one where there is none."""
     if any((Path(path) / name).is_file() for name in ("preprocessor_config.json", PROCESSOR)):
         return AutoFeatureExtractor.from_pretrained(str(path))
     # Fusion models were trained on another scale of mel bands than the others.
-    return ClapFeatureExtractor(truncation="fusion" if clap.audio_config.enable_fusion else "rand_trunc")
+    is_fusion = _read_config(path).audio_config.enable_fusion
+    return ClapFeatureExtractor(truncation="fusion" if is_fusion else "rand_trunc")
 
 
 def _read_config(path: str | Path) -> ClapConfig:

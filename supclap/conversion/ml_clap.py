@@ -64,6 +64,4 @@ def load_ml_clap_checkpoint(
     for tower, encoder in (("audio_model", audio_model), ("text_model", text_model)):
         heads.add({f"{tower}.{name}": value for name, value in encoder.state_dict().items()})
     heads.add({"logit_scale": -torch.tensor([temperature]).log()})
-    model = SupClapModel(config)
-    heads.load_into(model)
-    return model.eval()
+    return heads.load_into(SupClapModel(config))

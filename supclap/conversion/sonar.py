@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, M2M100Config, PreTrainedModel
 
+from modeling_supclap.modeling_supclap import build_text_encoder
 from supclap.conversion.weights import NamedWeights, heads_of, read_weights
 from supclap.errors import ConversionError
 from supclap.files import CONFIG
@@ -34,10 +35,7 @@ _EMBEDDING = "embed_tokens.weight"
 def sonar_weights(published: dict[str, torch.Tensor], source: str | Path, prefix: str = "") -> NamedWeights:
     """Returns weights of fairseq2 by the names of Transformers, with the tokens in the order of Transformers.
 
-    Args:
-        published: The weights by their names in the file.
-        source: What errors call the file.
-        prefix: What stands before the names of the encoder in the file; other weights are left out.
+    Weights whose name does not begin with `prefix` are left out.
     """
     encoder = {name: value for name, value in published.items() if name.startswith(prefix)}
     weights = NamedWeights(encoder, source, prefix, _NAMES)
@@ -62,18 +60,9 @@ def build_sonar(weights: NamedWeights, num_attention_heads: int | None, num_hidd
         encoder_layers=num_hidden_layers,
         encoder_attention_heads=heads_of(width, num_attention_heads, weights.source),
         encoder_ffn_dim=weights.shape("layers.0.fc1.weight", 2)[0],
-        encoder_layerdrop=0.0,
         max_position_embeddings=_MAX_LENGTH,
     )
-    return _load(config, weights)
-
-
-def _load(config: M2M100Config, weights: NamedWeights) -> PreTrainedModel:
-    from transformers.models.m2m_100.modeling_m2m_100 import M2M100Encoder
-
-    model = M2M100Encoder(config)
-    weights.load_into(model)
-    return model.eval()
+    return weights.load_into(build_text_encoder(config))
 
 
 def load_sonar_checkpoint(
@@ -102,9 +91,8 @@ def load_sonar_checkpoint(
     config = AutoConfig.from_pretrained(str(path))
     if config.model_type != "m2m_100":
         raise ConversionError(f"{str(path)!r} holds a {config.model_type!r}; SONAR's text encoder is an 'm2m_100'.")
-    config.encoder_layerdrop = 0.0
     config.max_position_embeddings = min(config.max_position_embeddings, _MAX_LENGTH)
     # Some exports keep a copy of the embedding for a decoder.
     published.pop("shared.weight", None)
     prefix = "encoder." if any(name.startswith("encoder.") for name in published) else ""
-    return _load(config, NamedWeights(published, path, prefix))
+    return NamedWeights(published, path, prefix).load_into(build_text_encoder(config))

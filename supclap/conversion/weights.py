@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
+from typing import TypeVar
 
 import torch
 
@@ -11,6 +12,7 @@ from supclap.errors import ConversionError
 from supclap.files import read_json_object
 
 
+Module = TypeVar("Module", bound=torch.nn.Module)
 # The file of weights in a folder is the first of these that is there.
 _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt", "pytorch_model.pt")
 _INDEX_FILES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -21,43 +23,34 @@ IN_PYTHON = "the loaders of supclap.conversion take the numbers of heads and lay
 
 
 def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
-    """Reads the weights of a checkpoint.
+    """Reads the weights of a `.safetensors`, `.pt` or `.bin` file, or of a folder with one, or with an index and its parts.
 
     Pickled files are read without running code from them (`weights_only`).
-
-    Args:
-        path: A `.safetensors`, `.pt` or `.bin` file, or a folder with one, or with an index and its parts.
-
-    Raises:
-        FileNotFoundError: There is no checkpoint at `path`.
-        ConversionError: The file is damaged, or holds something else than named tensors.
     """
     path = Path(path)
+    files = [path]
     if path.is_dir():
-        for name in _INDEX_FILES:
-            if (path / name).is_file():
-                parts = _parts(path / name)
-                outside = sorted(part for part in parts if Path(part).name != part)
-                if outside:
-                    raise ConversionError(f"{path / name} names {outside[0]!r}, a file outside its folder.")
-                return {key: value for part in sorted(parts) for key, value in _read_file(path / part).items()}
-        files = [path / name for name in _WEIGHT_FILES if (path / name).is_file()]
-        if not files:
+        found = [path / name for name in (*_INDEX_FILES, *_WEIGHT_FILES) if (path / name).is_file()]
+        if not found:
             raise FileNotFoundError(f"No weights in the folder {str(path)!r}; expected {', '.join(_WEIGHT_FILES)}.")
-        return _read_file(files[0])
-    if not path.is_file():
+        files = _parts(found[0]) if found[0].name in _INDEX_FILES else found[:1]
+    elif not path.is_file():
         raise FileNotFoundError(
             f"No checkpoint at {str(path)!r}; expected a folder or a .safetensors, .pt or .bin file."
         )
-    return _read_file(path)
+    return {key: value for file in files for key, value in _read_file(file).items()}
 
 
-def _parts(index: Path) -> set[str]:
-    """Returns the files that the index of a checkpoint in parts names."""
+def _parts(index: Path) -> list[Path]:
+    """Returns the files that the index of a checkpoint in parts names, all of which lie beside it."""
     try:
-        return set(read_json_object(index)["weight_map"].values())
+        parts = sorted(set(read_json_object(index)["weight_map"].values()))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConversionError(f"{index} is no index of weights ({error!r}). Get it again.") from error
+    outside = [part for part in parts if Path(part).name != part]
+    if outside:
+        raise ConversionError(f"{index} names {outside[0]!r}, a file outside its folder.")
+    return [index.with_name(part) for part in parts]
 
 
 def _read_file(path: Path) -> dict[str, torch.Tensor]:
@@ -86,20 +79,14 @@ def _read_file(path: Path) -> dict[str, torch.Tensor]:
 class NamedWeights:
     """Published weights by our names. Error messages call each by its name in the file.
 
-    A name in the file becomes ours by removing a prefix and by replacing parts of it. The way back also gives the name
-    that a weight would have which the file lacks.
+    A name in the file becomes ours by removing a prefix, where it is there, and by replacing parts of it. The way back
+    also gives the name that a weight would have which the file lacks.
 
     Args:
-        published: The weights by their names in the file. A name without the prefix stays as it is.
+        published: The weights by their names in the file; `tensors` has them by our names.
         source: What errors call the file.
         prefix: What stands before the names in the file.
         parts: Pairs of a part of a name in the file and what takes its place.
-
-    Attributes:
-        tensors: The weights by our names.
-
-    Raises:
-        ConversionError: Two names of the file become the same name.
     """
 
     def __init__(
@@ -110,39 +97,33 @@ class NamedWeights:
         parts: Sequence[tuple[str, str]] = (),
     ):
         self.source, self.prefix, self.parts = str(source), prefix, parts
-        names: dict[str, str] = {}
+        self.names: dict[str, str] = {}
         for name in published:
             ours = name.removeprefix(prefix)
             for theirs, our in parts:
                 ours = ours.replace(theirs, our)
-            if (other := names.setdefault(ours, name)) != name:
+            if (other := self.names.setdefault(ours, name)) != name:
                 raise ConversionError(
                     f"{self.source!r} has both {other} and {name}, which are one weight; remove one."
                 )
-        self.tensors = {name: published[file] for name, file in names.items()}
+        self.tensors = {name: published[file] for name, file in self.names.items()}
 
     def in_file(self, name: str) -> str:
         """Returns the name in the file of one of our names."""
+        if name in self.names:
+            return self.names[name]
         for theirs, ours in self.parts:
             name = name.replace(ours, theirs)
         return self.prefix + name
 
     def add(self, built: dict[str, torch.Tensor]) -> None:
-        """Adds weights by our names that were made from other weights of the file.
-
-        Raises:
-            ConversionError: The file has a weight of such a name itself.
-        """
+        """Adds weights by our names that were made from other weights, unless the file has such a name itself."""
         if twice := sorted(self.tensors.keys() & built.keys()):
             raise ConversionError(f"{self.source!r}: unexpected {', '.join(map(self.in_file, twice))}.")
         self.tensors.update(built)
 
     def shape(self, name: str, dimensions: int) -> tuple[int, ...]:
-        """Returns the shape of a weight that tells sizes of the model.
-
-        Raises:
-            ConversionError: It is missing, empty, or has another number of dimensions.
-        """
+        """Returns the shape of a weight that tells sizes of the model, or raises an error where it cannot tell them."""
         if name not in self.tensors:
             raise ConversionError(f"{self.source!r} is not of this kind: it lacks {self.in_file(name)}.")
         shape = tuple(self.tensors[name].shape)
@@ -164,8 +145,8 @@ class NamedWeights:
                 f"of another depth, {IN_PYTHON}"
             )
 
-    def load_into(self, module: torch.nn.Module, optional: Iterable[str] = ()) -> None:
-        """Loads all weights into all of `module`, in the module's own types.
+    def load_into(self, module: Module, optional: Iterable[str] = ()) -> Module:
+        """Loads all weights into all of `module`, in the module's own types, and returns it in evaluation mode.
 
         Args:
             module: The module.
@@ -191,14 +172,11 @@ class NamedWeights:
         # This is checked after loading, because a value may lie outside the range of the module's type.
         if broken := sorted(self.in_file(name) for name, value in own.items() if not value.isfinite().all()):
             raise ConversionError(f"{self.source!r}: {', '.join(broken)} should be finite and holds NaN or infinity.")
+        return module.eval()
 
 
 def take_number(weights: dict[str, torch.Tensor], name: str, source: str | Path) -> float:
-    """Removes a weight that is a single finite number, and returns it.
-
-    Raises:
-        ConversionError: It is missing, or no such number.
-    """
+    """Removes a weight, which has to be a single finite number, and returns it."""
     if name not in weights:
         raise ConversionError(f"{str(source)!r} is not of this kind: it lacks {name}.")
     value = weights.pop(name)
@@ -209,11 +187,7 @@ def take_number(weights: dict[str, torch.Tensor], name: str, source: str | Path)
 
 
 def heads_of(width: int, given: int | None, source: str) -> int:
-    """Returns the number of attention heads, which weights do not tell: the given one, else that of heads 64 wide.
-
-    Raises:
-        ConversionError: The width does not divide into so many heads.
-    """
+    """Returns the number of attention heads, which weights do not tell: the given one, else that of heads 64 wide."""
     if given is None and width % 64:
         raise ConversionError(
             f"{source!r}: published heads have a width of 64, and {width} is no multiple; {IN_PYTHON}"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from processing_supclap.audio_supclap import load_waveform, resample, to_mono_float
+from processing_supclap.audio_supclap import load_waveform, resample, to_float, to_mono
 from processing_supclap.decoding_supclap import check_not_truncated
 
 from .rows import encoded_audio
@@ -101,7 +101,7 @@ def _load_part(audio: Any, sampling_rate: int, longest: int, draw: float, name: 
         raise ValueError(
             f"{name}{where}: the file ends before its header says. Get it again, or leave it out (skip_bad: true)."
         )
-    waveform = torch.from_numpy(to_mono_float(decoded, name, 1))
+    waveform = torch.from_numpy(to_mono(to_float(decoded, name), name, 1))
     waveform = resample(waveform, rate, sampling_rate, name).numpy()
     skipped = (start - first) * step
     return waveform[skipped : skipped + longest]

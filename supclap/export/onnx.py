@@ -4,8 +4,7 @@
 """
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,14 +82,9 @@ class AudioGraph(nn.Module):
         return nn.functional.normalize(self.projection(pooled), dim=-1)
 
     def log_mel(self, waveform: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Computes spectrograms as `SupClapFeatureExtractor.compute` does, for a batch of clips of different lengths.
+        """Computes what `SupClapFeatureExtractor.compute` does, for clips `(batch, samples)` of different lengths `(batch,)`.
 
-        Args:
-            waveform: `(batch, samples)`.
-            lengths: Samples of each clip, `(batch,)`.
-
-        Returns:
-            dB `(batch, time, mel bands)`, zero behind the end of a clip, and the frames of each clip `(batch,)`.
+        Returns dB `(batch, time, mel bands)`, zero behind the end of a clip, and the frames of each clip `(batch,)`.
         """
         # Each sample of each frame is looked up by its position, so that a clip can be reflected at its own end.
         margin = self.n_fft // 2
@@ -98,9 +92,7 @@ class AudioGraph(nn.Module):
         positions = torch.arange(frames)[:, None] * self.hop_length + torch.arange(self.n_fft) - margin
         positions = positions.flatten().abs()[None]  # reflection at the start
         last = lengths.clamp(min=margin + 1)[:, None] - 1
-        positions = torch.where(
-            positions > last, 2 * last - positions, positions
-        )  # reflection at the end of each clip
+        positions = positions.where(positions <= last, 2 * last - positions)  # reflection at the end of each clip
         # A clip that is too short to be reflected is longer by zeros, as in the feature extractor.
         inside = (positions >= 0) & (positions < lengths[:, None])
         samples = waveform.gather(1, positions.clamp(min=0).minimum(lengths[:, None] - 1)) * inside
@@ -164,9 +156,9 @@ class OnnxSupClap:
             sampling_rate: Rate in Hz of bare arrays.
         """
         rate, shortest = self.description["sampling_rate"], self.description["hop_length"]
-        waveforms = [waveform.numpy() for waveform in load_waveforms(clips, sampling_rate, rate, shortest)]
+        waveforms = load_waveforms(clips, sampling_rate, rate, shortest)
         lengths = np.array([len(waveform) for waveform in waveforms])
-        padded = np.stack([np.pad(waveform, (0, lengths.max() - len(waveform))) for waveform in waveforms])
+        padded = nn.utils.rnn.pad_sequence(waveforms, batch_first=True).numpy()
         return self.audio.run(None, {"waveform": padded, "lengths": lengths})[0]
 
     def embed_texts(self, texts: str | list[str]) -> np.ndarray:
@@ -207,21 +199,18 @@ def export_onnx(checkpoint: str | Path, out: str | Path, int8: bool = False) -> 
 
     with replacing(out) as part:
         part.mkdir()
-        dynamic = torch.export.Dim.DYNAMIC
         rate = extractor.sampling_rate
         clips = torch.randn(2, rate, generator=torch.Generator().manual_seed(0)) / 10
         _export(
             AudioGraph(model, extractor).eval(),
             {"waveform": clips, "lengths": torch.tensor([rate, rate // 2])},
-            {"waveform": {0: dynamic, 1: dynamic}, "lengths": {0: dynamic}},
             "audio_embeds",
             part / AUDIO_GRAPH,
             int8,
         )
         tokens = processor(text=["a dog barks", "rain"])
         tokens = {name: tokens[name] for name in ("input_ids", "attention_mask")}
-        shape = {0: dynamic, 1: dynamic}
-        _export(TextGraph(model).eval(), tokens, dict.fromkeys(tokens, shape), "text_embeds", part / TEXT_GRAPH, int8)
+        _export(TextGraph(model).eval(), tokens, "text_embeds", part / TEXT_GRAPH, int8)
         processor.tokenizer.save_pretrained(part)
         description = {
             "sampling_rate": rate,
@@ -239,15 +228,13 @@ def export_onnx(checkpoint: str | Path, out: str | Path, int8: bool = False) -> 
     return differences
 
 
-def _export(
-    graph: nn.Module, inputs: dict[str, torch.Tensor], shapes: dict[str, dict], output: str, path: Path, int8: bool
-) -> None:
-    """Traces a module with example `inputs`, whose sizes in `shapes` may vary, and writes its graph."""
+def _export(graph: nn.Module, inputs: dict[str, torch.Tensor], output: str, path: Path, int8: bool) -> None:
+    """Traces a module with example `inputs`, all of whose sizes may vary, and writes its graph."""
     program = torch.onnx.export(
         graph,
         kwargs=inputs,
         dynamo=True,
-        dynamic_shapes=shapes,
+        dynamic_shapes={name: dict.fromkeys(range(x.ndim), torch.export.Dim.DYNAMIC) for name, x in inputs.items()},
         input_names=list(inputs),
         output_names=[output],
         verbose=False,
@@ -267,34 +254,22 @@ def quantize(graph: "onnx.ModelProto") -> "onnx.ModelProto":
     return quantizer.model.model
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps warnings out of the log."""
-    before = logging.root.manager.disable
-    logging.disable(max(before, logging.WARNING))
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
 def _compare(model: SupClapModel, processor: SupClapProcessor, folder: Path) -> dict[str, float]:
-    """Returns the largest differences between onnxruntime and torch.
-
-    The clips are noise of three lengths, and the texts a short one, a longer one, and one beyond the limit.
-    """
+    """Returns the largest differences between onnxruntime and torch, over clips of noise and texts up to beyond the limit."""
     session = OnnxSupClap(folder)
     rate = processor.feature_extractor.sampling_rate
     generator = torch.Generator().manual_seed(1)
     clips = [torch.randn(n, generator=generator).numpy() / 10 for n in (rate // 4, 3 * rate, 12 * rate)]
-    texts = ["rain", "a dog barks while a car passes by in the distance"]
     audio = model.get_audio_features(**processor(audio=clips, sampling_rate=rate)).pooler_output
-    batches = [texts]
+    batches = [["rain", "a dog barks while a car passes by in the distance"]]
     limit = session.description["max_text_length"]
     if limit and limit <= LONGEST_CHECK:
         # Alone in a batch, because the memory that a batch takes grows with its longest text.
         batches.append(["rain " * (limit + 1)])
-    with _quiet():  # the warning that this text is cut is expected
+    with ExitStack() as undo:
+        # The warning that this text is cut is expected.
+        undo.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(max(logging.root.manager.disable, logging.WARNING))
         text = [
             np.abs(session.embed_texts(batch) - model.get_text_features(**processor(text=batch)).pooler_output.numpy())
             for batch in batches
