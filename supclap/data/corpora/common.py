@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from supclap.errors import DataError
@@ -9,11 +10,44 @@ from supclap.errors import DataError
 from ..audio_index import AudioIndex
 from ..columns import decimal
 from ..labels import label_caption
-from ..text_files import read_json
+from ..text_files import annotation_file, read_csv, read_json
 
 
 YOUTUBE_ID = re.compile(r"[A-Za-z0-9_-]{11}")
 NUMBER = re.compile(r"(\d+)([.,]0+)?")  # a spreadsheet may have saved it with decimals
+
+
+@dataclass(frozen=True)
+class Source:
+    """A split of a corpus on the disk, with the options that all corpora of official files share.
+
+    Args:
+        folder: The folder of the corpus.
+        split: The split, by the name that the module of the corpus has for it.
+        annotations: The file of annotations, relative to the folder; looked for by its published names when omitted.
+        audio_dir: Folder of the audio, relative to the folder; the split's own where it has one, else all of the folder,
+            when omitted.
+    """
+
+    folder: Path
+    split: str
+    annotations: str | None = None
+    audio_dir: str | None = None
+
+    def table(self, what: str, *names: str) -> Path:
+        """The file of annotations, by one of its published names; see [`annotation_file`]."""
+        return annotation_file(self.folder, self.annotations, names, what)
+
+    def audio(self, *own: str) -> AudioIndex:
+        """The audio files, from the first of the folders of the split that is there."""
+        there = (place for place in own if (self.folder / place).is_dir())
+        return AudioIndex(self.folder / (self.audio_dir or next(there, "")))
+
+
+def csv_rows(path: Path, *args, **options) -> Iterator[tuple[str, dict[str, str]]]:
+    """The rows of a CSV file, each with what messages call it; the arguments are those of [`read_csv`]."""
+    for line, row in enumerate(read_csv(path, *args, **options), start=1):
+        yield f"{path}, row {line}", row
 
 
 def youtube_id(text: str, where: str) -> str:
@@ -52,17 +86,7 @@ def youtube_names(video: str, start: int, end: int | None = None) -> list[str]:
 def class_row(
     corpus: str, file: str, names: Sequence[str], index: AudioIndex, label: str, template: str, recording: str | None
 ) -> dict:
-    """The row of a clip with one label, but for its licence; clips of a class are no negatives of each other.
-
-    Args:
-        corpus: Name of the corpus.
-        file: Name of the clip in its table.
-        names: Names that its audio may have.
-        index: The audio files.
-        label: Its class.
-        template: Caption of a class.
-        recording: What it was cut from, where that is known.
-    """
+    """The row of a clip with one label, but for its licence; clips of a class are no negatives of each other."""
     return {
         "id": f"{corpus}/{file.strip()}",
         "file": file,

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     AnyDataset = TypeVar("AnyDataset", Dataset, IterableDataset)
 
 SPLITS: dict[str, str] = {}  # any
-ALIASES: dict[str, str] = {}
 # The columns of a data set whose owner names none.
 COLUMNS = ColumnMapping(audio_column="audio", language="en")
 # A data set on the disk is one file or few: a stream of it is cut into so many parts, which are shuffled, and shared by

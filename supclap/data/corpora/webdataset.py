@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from datasets import IterableDataset
 
 SPLITS: dict[str, str] = {}  # any
-ALIASES: dict[str, str] = {}
 # What the reports of `supclap data prepare` have as their `format`.
 REPORT = "supclap-shards"
 # What the JSON of a clip may say beside its id and captions; these keys of it are keys of the row.
