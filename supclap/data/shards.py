@@ -19,7 +19,7 @@ from supclap.files import replacing, write_json
 
 from .audio_hashes import AUDIO_HASHES, AudioHashes
 from .corpora.webdataset import KEPT, REPORT
-from .inspection import map_rows, without_folder
+from .inspection import content_hash, map_rows, without_folder
 from .rows import removed_of, without_audio
 from .shard_writers import CODECS, FORMS, OPUS_RATES, encode
 from .text_files import read_json
@@ -153,11 +153,7 @@ def _progress(folder: Path, split: str) -> Path:
 
 
 def _finished_shards(folder: Path, identity: dict) -> dict[str, dict]:
-    """What earlier runs on the same rows and settings have written, by the name of the shard.
-
-    Raises:
-        DataError: The folder holds shards of other rows or settings, or something else by the name of the report.
-    """
+    """What earlier runs on the same rows and settings have written, by the name of the shard."""
     split, finished = identity["split"], {}
     for path in (folder / f"{split}.json", _progress(folder, split)):
         if not path.is_file():
@@ -187,15 +183,10 @@ class _Shard:
     workers: int | None
 
     def is_whole(self, known: dict | None, content: str) -> bool:
-        """Whether the shard is what an earlier run has noted of it, and nothing has to be added or changed.
-
-        Args:
-            known: What was noted.
-            content: The hash of the rows and audio that the shard should be made from.
-        """
+        """Whether the shard is what an earlier run has noted of it, and nothing has to be added or changed."""
         if known is None or known.get("content") != content or not self.path.is_file():
             return False
-        if self.path.stat().st_size != known["bytes"] or _file_hash(self.path) != known["blake2b"]:
+        if self.path.stat().st_size != known["bytes"] or content_hash(self.path) != known["blake2b"]:
             return False
         # what was missing to decode a clip may have been installed since
         left_out = {item["id"] for item in known["removed"]}
@@ -217,7 +208,7 @@ class _Shard:
                 known["clips"] += 1
                 known["seconds"] += seconds
                 known["peak_reduced"] += reduced
-        return known | {"bytes": self.path.stat().st_size, "blake2b": _file_hash(self.path)}
+        return known | {"bytes": self.path.stat().st_size, "blake2b": content_hash(self.path)}
 
     def _map(self, function: Callable, indices: Sequence[int], label: str | None = None) -> Iterator:
         return map_rows(function, indices, label, self.workers)
@@ -258,8 +249,3 @@ def _hash(items: Iterable) -> str:
     for item in items:
         hasher.update(json.dumps(item, ensure_ascii=False).encode() + b"\n")
     return hasher.hexdigest()
-
-
-def _file_hash(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

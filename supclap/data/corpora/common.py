@@ -137,11 +137,6 @@ def captions_of_record(record: dict) -> list:
     return captions
 
 
-def languages_of_record(record: dict, default: str) -> str | list[str]:
-    """`source_lang_1`, … of ML-CLAP, one a caption; the default where there are none."""
-    return [value for _, value in numbered(record, "source_lang_")] or default
-
-
 def record_clip(record: dict) -> str:
     """What a record calls its clip: its `id`, else the name of its `wav`."""
     return str(record.get("id") or PurePosixPath(str(record["wav"])).stem)
@@ -161,16 +156,7 @@ def json_rows(
     language: str = "en",
     licence: str | None = None,
 ) -> Iterator[dict]:
-    """Rows of a file in the JSON form.
-
-    Args:
-        path: The file.
-        index: The audio files.
-        corpus: What stands before the ids.
-        recording: Tells what the clip of a record was cut from.
-        language: Language of captions that do not tell theirs.
-        licence: Licence of all clips.
-    """
+    """Rows of a file in the JSON form; `recording` tells what the clip of a record was cut from."""
     for record in read_caption_json(path):
         names = record_names(record)
         row = {
@@ -178,7 +164,8 @@ def json_rows(
             "file": names[0],
             "audio": index.find(*names),
             "captions": captions_of_record(record),
-            "language": languages_of_record(record, language),
+            # ML-CLAP tells the language of each caption
+            "language": [value for _, value in numbered(record, "source_lang_")] or language,
             "recording": recording(record),
             "source": record.get("href") or record.get("download_link") or corpus,
             "author": record.get("author"),
