@@ -169,11 +169,7 @@ def map_rows(function, rows: Sequence[dict], progress: str | None = None, worker
     """`function(row)` of each row, in order, on all cores: what it does is reading, decoding and NumPy, which run side
     by side in threads. Few rows are under way at a time, so memory does not grow with their number.
 
-    Args:
-        function: Called with a row.
-        rows: Rows.
-        progress: What to call the progress bar; none when omitted.
-        workers: Threads.
+    There is a progress bar of the name `progress` where it is given, and there are `workers` threads.
     """
     from tqdm import tqdm
 

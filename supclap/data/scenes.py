@@ -231,20 +231,19 @@ class SceneMixer:
         return kind, *pairs[rng.integers(len(pairs))]
 
     def _block_meanings(self, epoch: int, block: int) -> tuple[list[str], list[tuple[str, str]]]:
-        """What `_draw_block_meanings` gives, kept for the scenes of a block, which come one after another."""
-        kept = self._meanings_of_block  # another thread may replace it
-        if (epoch, block) not in kept:
-            kept = self._meanings_of_block = {(epoch, block): self._draw_block_meanings(epoch, block)}
-        return kept[epoch, block]
-
-    def _draw_block_meanings(self, epoch: int, block: int) -> tuple[list[str], list[tuple[str, str]]]:
         """The labels of a block, and the pairs of them that may be mixed."""
+        # the last draw is kept: the scenes of a block come one after another
+        kept = self._meanings_of_block  # another thread may replace it
+        if (epoch, block) in kept:
+            return kept[epoch, block]
         labels, count = sorted(self.takes), self._stage("block_labels")
         if count is None or count >= len(labels):
             return labels, self.mixable
         rng = np.random.default_rng([self.seed, epoch, block, stable_hash("labels")])
         chosen = rng.choice(labels, count, replace=False).tolist()
-        return chosen, [pair for pair in self.mixable if pair[0] in chosen and pair[1] in chosen]
+        drawn = chosen, [pair for pair in self.mixable if pair[0] in chosen and pair[1] in chosen]
+        self._meanings_of_block = {(epoch, block): drawn}
+        return drawn
 
     def _sound(self, take: int, rng: np.random.Generator, trim: bool = True) -> np.ndarray:
         """A recording at unit RMS level, augmented."""

@@ -6,7 +6,7 @@ A shard is a tar file of WebDataset, which `corpus: webdataset` trains from, or 
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,14 +191,14 @@ class _Shard:
         # what was missing to decode a clip may have been installed since
         left_out = {item["id"] for item in known["removed"]}
         again = [index for index in self.chosen if without_audio(self.rows, index)["id"] in left_out]
-        return all(error for *_, error in self._map(self._encode, again))
+        return all(error for *_, error in map_rows(self._encode, again, workers=self.workers))
 
     def write(self, writer: Callable) -> dict:
         """Writes the shard, whole or not at all, and tells what it holds."""
         known = {"clips": 0, "seconds": 0.0, "peak_reduced": 0, "removed": []}
         codec = self.identity["codec"]
         with replacing(self.path) as part, closing(writer(part, self.identity["sampling_rate"])) as shard:
-            encoded = self._map(self._encode, self.chosen, self.label)
+            encoded = map_rows(self._encode, self.chosen, self.label, self.workers)
             for index, (audio, seconds, reduced, error) in zip(self.chosen, encoded):
                 row = without_audio(self.rows, index)
                 if error:
@@ -210,9 +210,6 @@ class _Shard:
                 known["peak_reduced"] += reduced
         return known | {"bytes": self.path.stat().st_size, "blake2b": content_hash(self.path)}
 
-    def _map(self, function: Callable, indices: Sequence[int], label: str | None = None) -> Iterator:
-        return map_rows(function, indices, label, self.workers)
-
     def content(self, hashes: AudioHashes) -> str:
         """A hash of the rows and their audio, whatever the place of the files."""
 
@@ -222,7 +219,7 @@ class _Shard:
             except (OSError, TypeError) as error:
                 return type(error).__name__
 
-        audio = self._map(audio_hash, self.chosen)
+        audio = map_rows(audio_hash, self.chosen, workers=self.workers)
         return _hash([_details(without_audio(self.rows, index)), one] for index, one in zip(self.chosen, audio))
 
     def _encode(self, index: int) -> tuple[bytes, float, bool, str | None]:

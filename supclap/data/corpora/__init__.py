@@ -73,11 +73,8 @@ def load_corpus(
 def find_corpus(
     name: str, data_dir: str | Path, split: str | int | Sequence[str | int] = "train", **options
 ) -> UncheckedRows:
-    """All rows of one or several splits of a corpus, unusable ones included; the arguments are those of [`load_corpus`].
-
-    Raises:
-        DataError: An unknown corpus, split or option, or files that cannot be read.
-    """
+    """All rows of one or several splits of a corpus, unusable ones included; arguments and errors are those of
+    [`load_corpus`]."""
     load = corpus_loader(name, options)
     folder = Path(data_dir)
     if name != "hub" and not folder.is_dir():
@@ -93,12 +90,7 @@ def find_corpus(
 def corpus_loader(
     name: str, options: Mapping, function: str = "load"
 ) -> Callable[[Path, str], Iterable[dict] | LazyRows]:
-    """What reads a split of a corpus, called with the folder and the split's name.
-
-    Args:
-        name: The corpus.
-        options: Its options.
-        function: `load`, or `stream` where the corpus has one.
+    """What reads a split of a corpus, called with the folder and the split's name; by `stream`, where it has that.
 
     Raises:
         DataError: The corpus is unknown, or has no such option.
@@ -125,22 +117,14 @@ def can_stream(name: str) -> bool:
 
 
 def corpus_module(name: str) -> ModuleType:
-    """The module of a corpus.
-
-    Raises:
-        DataError: There is no such corpus; all are named.
-    """
+    """The module of a corpus; an unknown one is a [`DataError`] that names all."""
     if name not in CORPORA:
         raise DataError(f"corpus {name!r} is unknown; there are {', '.join(sorted(CORPORA))}.")
     return import_module(f"{__name__}.{CORPORA[name]}")
 
 
 def split_name(name: str, split: str | int) -> str:
-    """The name of a split that the module of the corpus takes.
-
-    Raises:
-        DataError: The corpus has no such split.
-    """
+    """The name of a split that the module of the corpus takes; an unknown one is a [`DataError`] that names all."""
     module = corpus_module(name)
     key = str(split)
     key = getattr(module, "ALIASES", {}).get(key, key)

@@ -111,8 +111,7 @@ def read_caption_json(path: Path) -> list[dict]:
     """Records of the JSON form of WavCaps and ML-CLAP: `{"data": [{"id", "caption" or "caption_1", …}]}`.
 
     Raises:
-        DataError: Another form, a record without an id or a caption, or another number of records or captions than
-            the file itself says.
+        DataError: Another form, a record without an id or a caption, or another number of captions than the file says.
     """
     content = read_json(path)
     data = content.get("data") if isinstance(content, dict) else None

@@ -48,11 +48,7 @@ class RecordReader:
         return {"id": clip, "source": self.name, **self.columns.row(record, f"{self.name}, row {number}")}
 
     def audio(self, record: Mapping, number: int | str) -> Any:
-        """The audio of a record.
-
-        Raises:
-            DataError: The data set is a downloaded one, and the audio a file elsewhere.
-        """
+        """The audio of a record; a file elsewhere is refused in a data set that was downloaded."""
         audio = record.get(self.columns.audio_column)
         path = audio.get("path") if isinstance(audio, dict) and audio.get("bytes") is None else audio
         if self.downloaded and isinstance(path, str) and not _is_downloaded(path):
@@ -131,7 +127,8 @@ def load(folder: Path, split: str, subset: str | None = None, revision: str | No
     """Rows of a data set.
 
     Args:
-        folder: Id of a data set of the Hub, or a folder that `Dataset.save_to_disk` wrote or `load_dataset` reads.
+        folder: Id of a data set of the Hub, or a folder that `Dataset.save_to_disk` wrote or `load_dataset` reads,
+            e.g. of Parquet.
         split: Its split.
         subset: Configuration of a data set of the Hub.
         revision: Revision of a data set of the Hub.
@@ -140,7 +137,7 @@ def load(folder: Path, split: str, subset: str | None = None, revision: str | No
     Raises:
         DataError: The data set cannot be loaded, lacks a column, or is of the Hub and names a file of this machine.
     """
-    dataset = open_dataset(folder, split, subset, revision)
+    dataset = _open_dataset(folder, split, subset, revision)
     return DatasetRows(dataset, _name(folder), split, downloaded=not folder.is_dir(), **columns)
 
 
@@ -151,7 +148,7 @@ def stream(
 
     `datasets` streams Parquet, and other files with an `Audio` column only where torchcodec is installed.
     """
-    dataset = open_dataset(folder, split, subset, revision, streaming=True)
+    dataset = _open_dataset(folder, split, subset, revision, streaming=True)
     if hasattr(dataset, "to_iterable_dataset"):  # one of the disk, which is not streamed by itself
         dataset = dataset.to_iterable_dataset(num_shards=min(len(dataset), STREAM_PARTS))
     columns = replace(COLUMNS, **columns)
@@ -160,15 +157,10 @@ def stream(
     return dataset.map(reader.streamed_row, remove_columns=list(dataset.column_names))
 
 
-def open_dataset(
+def _open_dataset(
     folder: Path, split: str, subset: str | None = None, revision: str | None = None, streaming: bool = False
 ) -> "Dataset | IterableDataset":
-    """A split of a data set of the Hub, or of a folder: one that `Dataset.save_to_disk` wrote, or files that
-    `load_dataset` reads, e.g. Parquet.
-
-    Raises:
-        DataError: It cannot be loaded, or has no such split.
-    """
+    """A split of a data set; the arguments are those of [`load`]."""
     import datasets
 
     saved = any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))

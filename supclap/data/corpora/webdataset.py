@@ -80,11 +80,7 @@ def load(folder: Path, split: str, language: str | None = None, licence: str | N
 
 
 def stream(folder: Path, split: str, language: str | None = None, licence: str | None = None) -> "IterableDataset":
-    """A stream of the rows of a split with their audio, shard by shard; the arguments are those of [`load`].
-
-    Raises:
-        DataError: There are no shards, or some are missing or incomplete.
-    """
+    """A stream of the rows of a split with their audio, shard by shard; arguments and errors are those of [`load`]."""
     from datasets import IterableDataset
 
     # a list among the arguments is what `datasets` shuffles, and divides among ranks and workers
