@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .inspection import HASH_BYTES, content_hash
-from .rows import LazyRows
+from .rows import LazyRows, encoded_audio
 
 
 # Files whose names begin so are no part of a checkpoint: they are neither uploaded nor hashed with it.
@@ -71,8 +71,7 @@ class AudioHashes:
 
 def _place(audio: Any) -> tuple[tuple[str, ...], None] | None:
     """The file that audio lies in, as [`~supclap.data.rows.LazyRows.audio_place`] gives it; `None` where it lies in none."""
-    if isinstance(audio, dict) and all(audio.get(key) is None for key in ("bytes", "array", "raw")):
-        audio = audio.get("path")
+    audio = encoded_audio(audio)
     return ((str(audio),), None) if isinstance(audio, str | os.PathLike) else None
 
 

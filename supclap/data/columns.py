@@ -51,18 +51,18 @@ class ColumnMapping:
     licence: str | None = None
 
     def found_in(self, columns: Sequence[str], where: str) -> "ColumnMapping":
-        """This mapping with its caption columns as a list, once it is known that no column is missing.
-
-        Args:
-            columns: The columns that the data have.
-            where: What messages call the data.
+        """This mapping with its caption columns as a list, once it is known that no column is missing from `columns`.
 
         Raises:
             DataError: The data lack a column, or have none with a usual name of captions.
         """
         captions = self.caption_columns
         if captions is None:
-            captions = [] if self.label_column else _usual_caption_columns(columns, where)
+            captions = [] if self.label_column else [name for name in columns if CAPTION_NAMES.fullmatch(name)]
+            if not captions and not self.label_column:
+                raise DataError(
+                    f"{where} has no column of captions that can be told; its columns are {sorted(columns)}."
+                )
         captions = one_or_more(captions)
         wanted = (self.audio_column, *captions, self.label_column, self.id_column)
         absent = [name for name in wanted if name is not None and name not in columns]
@@ -73,11 +73,7 @@ class ColumnMapping:
         return replace(self, caption_columns=captions)
 
     def row(self, record: Mapping, where: str) -> dict:
-        """All of a row but its `id` and `audio`.
-
-        Args:
-            record: A record with the columns that [`found_in`] has looked up.
-            where: What messages call the record.
+        """All of a row but its `id` and `audio`, from a record with the columns that [`found_in`] has looked up.
 
         Raises:
             DataError: A duration is no number, or a cell begins like a list of captions and is none.
@@ -109,16 +105,7 @@ def one_or_more(value: Any) -> list:
 
 
 def decimal(cell: str | int | float, where: str, kind: str = "number") -> float:
-    """A finite number, which a spreadsheet may have saved as `0,5`.
-
-    Args:
-        cell: What the cell holds.
-        where: What messages call the cell.
-        kind: What messages say that it should be.
-
-    Raises:
-        DataError: The cell holds no finite number.
-    """
+    """A finite number, which a spreadsheet may have saved as `0,5`; another cell is a [`DataError`], which says the kind."""
     try:
         value = float(str(cell).strip().replace(",", "."))
     except ValueError:
@@ -134,11 +121,7 @@ def is_missing(cell: Any) -> bool:
 
 
 def captions_of(cell: Any, where: str) -> list:
-    """The captions in a cell: one, or a list, which CSV holds as JSON. An empty cell has none.
-
-    Raises:
-        DataError: The cell begins like a list and is none.
-    """
+    """The captions in a cell: one, or a list, which CSV holds as JSON. An empty cell has none."""
     if isinstance(cell, str) and cell.lstrip().startswith("["):
         try:
             cell = json.loads(cell)
@@ -155,11 +138,3 @@ def _passed_on(record: Mapping, where: str) -> dict:
     if "duration" in kept:
         kept["duration"] = decimal(kept["duration"], f"{where}, duration", "number of seconds")
     return kept
-
-
-def _usual_caption_columns(columns: Sequence[str], where: str) -> list[str]:
-    """The columns that go by a usual name of captions, in their order."""
-    found = [name for name in columns if CAPTION_NAMES.fullmatch(name)]
-    if not found:
-        raise DataError(f"{where} has no column of captions that can be told; its columns are {sorted(columns)}.")
-    return found

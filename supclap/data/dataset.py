@@ -1,8 +1,9 @@
 """The data set that turns rows into training samples, and the drawing of captions."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -64,6 +65,7 @@ def advising_data_check() -> Iterator[None]:
         ) from error
 
 
+@dataclass(eq=False, repr=False)
 class CaptionedClips(Dataset):
     """Training samples from rows: one waveform and one of its captions, a function of (seed, epoch, row) alone.
 
@@ -84,23 +86,16 @@ class CaptionedClips(Dataset):
         ('silence', (16000,))
     """
 
-    def __init__(
-        self,
-        rows: Sequence[dict],
-        sampling_rate: int = 16000,
-        max_duration: float | None = None,
-        augment=None,
-        seed: int = 0,
-        language_weights: Mapping[str, float] | None = None,
-    ):
-        if not len(rows):
+    rows: Sequence[dict]
+    sampling_rate: int = 16000
+    max_duration: float | None = None
+    augment: Callable[[np.ndarray, np.random.Generator], np.ndarray] | None = None
+    seed: int = 0
+    language_weights: Mapping[str, float] | None = None
+
+    def __post_init__(self):
+        if not len(self.rows):
             raise ValueError("No rows to train on.")
-        self.rows = rows
-        self.sampling_rate = sampling_rate
-        self.max_duration = max_duration
-        self.augment = augment
-        self.seed = seed
-        self.language_weights = language_weights
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import io
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,6 @@ class ClipFacts:
 
     Args:
         error: Why it cannot be used; the rest is zero then.
-        file_hash: Hash of the file's bytes (BLAKE2b, 16 bytes, hex).
         audio_hash: Hash of the decoded samples; files that differ in their tags alone have the same.
         duration: Seconds.
         sampling_rate: Hz.
@@ -43,7 +42,6 @@ class ClipFacts:
     """
 
     error: str | None = None
-    file_hash: str = ""
     audio_hash: str = ""
     duration: float = 0.0
     sampling_rate: int = 0
@@ -79,9 +77,8 @@ def content_hash(audio: Any) -> str:
         return content_hash(audio[held[0]]) + rate
     if isinstance(audio, str | os.PathLike):
         with open(audio, "rb") as file:
-            while block := file.read(2**20):
-                hasher.update(block)
-    elif isinstance(audio, bytes | bytearray | memoryview):
+            return hashlib.file_digest(file, lambda: hasher).hexdigest()
+    if isinstance(audio, bytes | bytearray | memoryview):
         hasher.update(audio)
     elif isinstance(audio, np.ndarray | list | tuple) or hasattr(audio, "cpu"):
         array = np.ascontiguousarray(audio.cpu() if hasattr(audio, "cpu") else audio)
@@ -99,17 +96,15 @@ def inspect_clip(audio, name: str) -> ClipFacts:
     if encoded_audio(audio) is None:
         return ClipFacts(error=f"{name} has no audio.")
     try:
-        file_hash = content_hash(audio)
         rate, samples = _decode(audio, name)
         samples = to_float(samples, name)
         mono = to_mono(samples, name, 1)
     except (OSError, ValueError, TypeError, ImportError) as error:
         return ClipFacts(error=str(error) if name in str(error) else f"{name}: {error}")
     if _is_short(len(mono), rate):
-        return ClipFacts(error=f"{name}: too short, {1000 * len(mono) / rate:.1f} ms.", file_hash=file_hash)
+        return ClipFacts(error=f"{name}: too short, {1000 * len(mono) / rate:.1f} ms.")
     loud = np.abs(samples).max(axis=1) >= FULL_SCALE
     return ClipFacts(
-        file_hash=file_hash,
         # rounded to 16 bits, so that decoders of different versions agree
         audio_hash=content_hash(np.int16(np.clip(np.round(samples * 32768), -32768, 32767))) + f"@{rate}",
         duration=len(mono) / rate,
@@ -174,11 +169,7 @@ def map_rows(function, rows: Sequence[dict], progress: str | None = None, worker
     """`function(row)` of each row, in order, on all cores: what it does is reading, decoding and NumPy, which run side
     by side in threads. Few rows are under way at a time, so memory does not grow with their number.
 
-    Args:
-        function: Called with a row.
-        rows: Rows.
-        progress: What to call the progress bar; none when omitted.
-        workers: Threads.
+    There is a progress bar of the name `progress` where it is given, and there are `workers` threads.
     """
     from tqdm import tqdm
 
@@ -197,14 +188,6 @@ def map_rows(function, rows: Sequence[dict], progress: str | None = None, worker
                 bar.update()
 
 
-def inspect_rows(
-    rows: Sequence[dict], progress: str | None = None, workers: int | None = None, full: bool = True
-) -> Iterator[ClipFacts]:
-    """Facts of each row's audio in order; with `full` unset, only whether its file opens and does not break off."""
-    look = inspect_clip if full else _can_open
-    return map_rows(lambda row: look(row.get("audio"), f"clip {row['id']!r}"), rows, progress, workers)
-
-
 def without_folder(reason: str, audio: Any) -> str:
     """A reason that names a clip's file by its name alone, for lists that are published: folders are private."""
     path = audio.get("path") if isinstance(audio, dict) else audio
@@ -218,7 +201,9 @@ def drop_undecodable(rows: Sequence[dict], where: str, skip_bad: bool) -> Rows |
     Raises:
         DataError: Audio that cannot be used, unless `skip_bad`; the first 20 are named, and the count.
     """
-    facts: Iterable[ClipFacts] = inspect_rows(rows, f"reading {where}" if skip_bad else None, full=skip_bad)
+    look = inspect_clip if skip_bad else _can_open
+    progress = f"reading {where}" if skip_bad else None
+    facts = map_rows(lambda row: look(row.get("audio"), f"clip {row['id']!r}"), rows, progress)
     bad = [(index, fact.error) for index, fact in enumerate(facts) if fact.error]
     if not bad:
         return rows

@@ -17,14 +17,9 @@ def label_words(label: str) -> str:
 
 
 def label_caption(template: str, labels: Sequence[str]) -> list[str]:
-    """The caption of a clip that has labels and no captions: its labels as words, put into the template.
+    """The caption of a clip that has labels and no captions: its labels as words, in place of the `{}` of the template.
 
-    Args:
-        template: A text with `{}` where the labels go.
-        labels: The labels of one clip.
-
-    Returns:
-        One caption; none for a clip without labels.
+    A clip without labels has none.
 
     Raises:
         DataError: The template has no `{}`.

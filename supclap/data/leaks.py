@@ -56,16 +56,8 @@ def _youtube(name: str) -> str:
 _READERS = {"AudioSet": _youtube, "FreeSound": lambda name: f"freesound:{name.removesuffix('.wav')}"}
 
 
-def leaked_recordings(name: str, folder: str | Path) -> set[str]:
-    """Recordings that training for an evaluation must leave out.
-
-    Args:
-        name: An evaluation set of `LEAK_LISTS`, or the path of a leak list.
-        folder: Where its published list lies, at any depth.
-
-    Raises:
-        DataError: The name is neither, or the list is not there.
-    """
+def _leaked_recordings(name: str, folder: str | Path) -> set[str]:
+    """The recordings of one list, which is named by its path, or by its evaluation set."""
     if Path(name).suffix in (".json", ".csv"):
         return read_leak_list(name)
     if name not in LEAK_LISTS:
@@ -83,10 +75,18 @@ def leaked_recordings(name: str, folder: str | Path) -> set[str]:
 
 
 def leaks_of(names: str | Iterable[str], folder: str | Path) -> dict[str, str]:
-    """The recordings of several lists, each with the first of the names whose list has it; see [`leaked_recordings`]."""
+    """The recordings of several lists, each with the first of the names whose list has it.
+
+    Args:
+        names: Evaluation sets of `LEAK_LISTS`, or paths of leak lists; one or several.
+        folder: Where the published lists lie, at any depth.
+
+    Raises:
+        DataError: A name is neither, or a list is not there.
+    """
     found: dict[str, str] = {}
     for name in one_or_more(names):
-        for recording in leaked_recordings(name, folder):
+        for recording in _leaked_recordings(name, folder):
             found.setdefault(recording, name)
     return found
 
@@ -98,8 +98,7 @@ def exclude_leaks(
 
     Args:
         rows: Training rows with `recording`.
-        names: Evaluation sets, or paths of leak lists; one or several.
-        folder: Where published lists are looked for.
+        names, folder: The lists; see [`leaks_of`].
         where: What messages call the rows.
 
     Raises:
@@ -118,15 +117,10 @@ def exclude_leaks(
 
 
 def leave_out(rows: Sequence[dict], reasons: Mapping[str, str], all_leak: str) -> Rows | LazyRows:
-    """Rows but for those of some recordings, which are noted in `removed`.
-
-    Args:
-        rows: The rows.
-        reasons: The recordings, each with the reason why its clips are left out.
-        all_leak: What the error says where no row is left.
+    """Rows but for those of the recordings in `reasons`, which are noted in `removed` with the reason.
 
     Raises:
-        DataError: No row is left.
+        DataError: No row is left; the message begins with `all_leak`.
     """
     kept, removed = [], removed_of(rows)
     for index in range(len(rows)):

@@ -59,18 +59,9 @@ def build_manifest(
 def _describe_stream(stream: RowStream) -> dict:
     if stream.listed is not None:
         return _describe(stream.listed, None) | {"streamed": NOT_HASHED}
-    unknown = ("n_clips", "n_captions", "hours", "revision")
-    return {
-        **dict.fromkeys(unknown),
-        "n_removed": 0,
-        "authors": [],
-        "sources": {stream.name: None},
-        "licences": {stream.licence or "not stated": None},
-        "languages": {},
-        "streamed": NOT_HASHED,
-        "removed": [],
-        "clips": [],
-    }
+    unknown = dict.fromkeys(("n_clips", "n_captions", "hours", "revision"))
+    stated = {"sources": {stream.name: None}, "licences": {stream.licence or "not stated": None}}
+    return _describe([], None) | unknown | stated | {"streamed": NOT_HASHED}
 
 
 def _describe(rows: Sequence[dict], hashes: AudioHashes | None) -> dict:

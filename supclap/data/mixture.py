@@ -63,16 +63,12 @@ class CorpusMixture(Sequence):
         return sum(self.shares.values())
 
     def __getitem__(self, index: int) -> dict:
-        name, turn, place = self._place(index)
-        return {**self.parts[name][place], "repeat": [turn]}
-
-    def _place(self, index: int) -> tuple[str, int, int]:
-        """The corpus of a row of the epoch, the turn, and the row's index in the corpus."""
         if not 0 <= index < len(self):
             raise IndexError(f"row {index} of {len(self)}")
         part = int(np.searchsorted(self._ends, index, side="right"))
         name, turn, chosen = self._plan[part]
-        return name, turn, int(chosen[index - (self._ends[part] - len(chosen))])
+        place = int(chosen[index - (self._ends[part] - len(chosen))])
+        return {**self.parts[name][place], "repeat": [turn]}
 
 
 def _apportion(size: int, weights: Mapping[str, float]) -> dict[str, int]:

@@ -67,9 +67,7 @@ def open_recipe(
 
     Args:
         args: The `data` section.
-        splits: Splits to open; all there are when omitted.
-        keep_bad: Whether to keep all rows as they stand: unusable ones, and those that training leaves out as leaks.
-        skip_bad: Whether to leave out rows that cannot be used, also where the recipe does not say so.
+        splits, keep_bad, skip_bad: As of [`open_rows`]; `skip_bad` also where the recipe does not say so.
 
     Raises:
         DataError: The data cannot be used, or there is no such split.

@@ -18,6 +18,7 @@ A loader may add `file`, the name of the audio file, and leave `audio` empty whe
 name the file. [`accept_rows`] takes both away.
 """
 
+import copy
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,18 +84,29 @@ class Rows(list):
 class LazyRows(Sequence):
     """Rows that are made when asked for, so that audio that is stored as bytes need not fit in memory.
 
-    Subclasses have `removed`, `__len__`, `__getitem__`, and the two methods below.
+    Subclasses have `__getitem__` and `without_audio`, and make the rows of `places`.
+
+    Args:
+        places: What tells where each clip is stored.
+        removed: The `{"id", "reason"}` of each row that was left out; the attribute of that name.
     """
 
-    removed: list[dict]
+    def __init__(self, places: Iterable, removed: Iterable[dict] = ()):
+        self.places = list(places)
+        self.removed = list(removed)
+
+    def __len__(self) -> int:
+        return len(self.places)
 
     @abstractmethod
     def without_audio(self, index: int) -> dict:
         """The row but for its audio, which is not read."""
 
-    @abstractmethod
     def select(self, indices: Sequence[int], removed: Iterable[dict]) -> "LazyRows":
         """The rows at some indices, with a new note of what was left out."""
+        chosen = copy.copy(self)
+        LazyRows.__init__(chosen, (self.places[index] for index in indices), removed)
+        return chosen
 
     def audio_place(self, index: int) -> tuple[tuple[str, ...], Hashable] | None:
         """The files that hold the audio of a row, and its place in them; `None` where that is not known."""
@@ -146,13 +158,7 @@ class UncheckedRows:
 def accept_rows(rows: Iterable[dict] | LazyRows, where: str, folder: str, skip_bad: bool = False) -> Rows | LazyRows:
     """The usable rows; the others are an error, or with `skip_bad` left out and noted in `removed`.
 
-    The audio is not opened.
-
-    Args:
-        rows: Rows of a loader.
-        where: What messages call them.
-        folder: Where the audio was looked for.
-        skip_bad: Whether rows that cannot be used are left out and noted, rather than an error.
+    The audio is not opened. The first three arguments are those of [`UncheckedRows`].
 
     Raises:
         DataError: There are no rows, two have one id, or some cannot be used; the first 20 and the count are named.

@@ -1,7 +1,8 @@
 """Scenes from short recordings, with captions that say what happens: for any clip collection with captions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ SILENCE = 1e-3  # a share of the peak: 60 dB below it
 ALONE = ("clip", "single")
 
 
+@dataclass(eq=False, repr=False)
 class SceneMixer:
     """A sequence of scenes of a few seconds, each a function of `(seed, epoch, index)` alone.
 
@@ -61,68 +63,61 @@ class SceneMixer:
         ValueError: The rows do not allow the scenes that were asked for; the message says which.
     """
 
-    def __init__(
-        self,
-        rows: Sequence[dict],
-        size: int,
-        kinds: dict[str, float] | None = None,
-        duration: tuple[float, float] = (4.0, 8.0),
-        block: int = 1,
-        block_labels: int | None = None,
-        curriculum: Sequence[dict] = (),
-        background_db: float = 12.0,
-        level_db: tuple[float, float] = (-26.0, -20.0),
-        noise_db: tuple[float, float] | None = None,
-        pairs: str = "all",
-        unseen_fraction: float = 0.2,
-        unseen_labels: Sequence[str] | None = None,
-        speeds: Sequence[int] = (100,),
-        augment=None,
-        distinct: bool = False,
-        seed: int = 0,
-        sampling_rate: int = 16000,
-        cache_bytes: int = 2**29,
-    ):
-        self.kinds = dict.fromkeys(("single", "sequence", "background"), 1.0) if kinds is None else dict(kinds)
-        self.duration = duration
-        self.block = block
-        self.block_labels = block_labels
-        self.curriculum = list(curriculum)
+    rows: Sequence[dict]
+    size: int
+    kinds: dict[str, float] | None = None
+    duration: tuple[float, float] = (4.0, 8.0)
+    block: int = 1
+    block_labels: int | None = None
+    curriculum: Sequence[dict] = ()
+    background_db: float = 12.0
+    level_db: tuple[float, float] = (-26.0, -20.0)
+    noise_db: tuple[float, float] | None = None
+    pairs: str = "all"
+    unseen_fraction: float = 0.2
+    unseen_labels: Sequence[str] | None = None
+    speeds: Sequence[int] = (100,)
+    augment: Callable[[np.ndarray, np.random.Generator], np.ndarray] | None = None
+    distinct: bool = False
+    seed: int = 0
+    sampling_rate: int = 16000
+    cache_bytes: int = 2**29
+
+    def __post_init__(self):
+        self.kinds = dict.fromkeys(("single", "sequence", "background"), 1.0) if self.kinds is None else self.kinds
         for stage in [{}, *self.curriculum]:
-            _check_stage(stage.get("kinds", self.kinds), stage.get("duration", duration), set(stage))
-        if block < 1 or (block_labels is not None and block_labels < 2):
-            raise ValueError(f"block must be at least 1 and block_labels at least 2, got {block} and {block_labels}.")
-        if pairs not in ("all", "seen", "unseen"):
-            raise ValueError(f"pairs must be 'all', 'seen' or 'unseen', got {pairs!r}.")
-        self.rows = list(rows)
+            _check_stage(stage.get("kinds", self.kinds), stage.get("duration", self.duration), set(stage))
+        if self.block < 1 or (self.block_labels is not None and self.block_labels < 2):
+            raise ValueError(
+                f"block must be at least 1 and block_labels at least 2, got {self.block} and {self.block_labels}."
+            )
+        if self.pairs not in ("all", "seen", "unseen"):
+            raise ValueError(f"pairs must be 'all', 'seen' or 'unseen', got {self.pairs!r}.")
+        self.rows = list(self.rows)
         for index, row in enumerate(self.rows):
             check_row(row, index)
-        self.size = size
-        self.background_db = background_db
-        self.level_db = level_db
-        self.noise_db = noise_db
-        self.speeds = speeds
-        self.augment = augment
-        self.seed = seed
-        self.sampling_rate = sampling_rate
         self.epoch = 0
 
         self.takes: dict[str, list[int]] = {}
         for index, row in enumerate(self.rows):
             self.takes.setdefault(row.get("label") or row["captions"][0], []).append(index)
         labels = sorted(self.takes)
-        self.pairs = [
-            (a, b)
-            for a in labels
-            for b in labels
-            if a != b and (pairs == "all" or (pairs == "unseen") == is_unseen(a, b, unseen_fraction, unseen_labels))
-        ]
-        if not self.pairs and any(self.kinds.get(kind, 0) for kind in ("sequence", "background")):
-            raise ValueError(f"{len(labels)} labels give no {pairs} pair to mix; the labels are {labels}.")
+        # the pairs of labels that may be mixed
+        self.mixable = [(a, b) for a in labels for b in labels if a != b and self._is_wanted(a, b)]
+        if not self.mixable and any(self.kinds.get(kind, 0) for kind in ("sequence", "background")):
+            raise ValueError(f"{len(labels)} labels give no {self.pairs} pair to mix; the labels are {labels}.")
         self._noise_floor: np.ndarray | None = None
         self._meanings_of_block: dict[tuple[int, int], tuple] = {}
-        self._load = WaveformCache(self._prepare, cache_bytes)
-        self._plan = self._distinct_plan(labels) if distinct else None
+        self._load = WaveformCache(self._prepare, self.cache_bytes)
+        self._plan = self._distinct_plan(labels) if self.distinct else None
+
+    def _is_wanted(self, a: str, b: str) -> bool:
+        """Whether `pairs` asks for a combination of two labels, which is unseen or not in any order."""
+        if self.unseen_labels is not None:
+            unseen = a in self.unseen_labels and b in self.unseen_labels
+        else:
+            unseen = stable_hash(*sorted((a, b))) % 10_000 < self.unseen_fraction * 10_000
+        return self.pairs == "all" or (self.pairs == "unseen") == unseen
 
     def _distinct_plan(self, labels: list[str]) -> list[tuple[str, str, str | None]]:
         """Meanings of all scenes, each at most once and each kind by its weight."""
@@ -130,7 +125,7 @@ class SceneMixer:
         meanings = {
             kind: [(kind, label, None) for label in labels]
             if kind in ALONE
-            else [(kind, *pair) for pair in self.pairs]
+            else [(kind, *pair) for pair in self.mixable]
             for kind, weight in self.kinds.items()
             if weight > 0
         }
@@ -144,7 +139,7 @@ class SceneMixer:
         if len(plan) < self.size:
             raise ValueError(
                 f"Only {sum(map(len, meanings.values()))} scenes of different meaning can be made of {len(labels)} labels "
-                f"and {len(self.pairs)} pairs with these kinds, fewer than the {self.size} asked for."
+                f"and {len(self.mixable)} pairs with these kinds, fewer than the {self.size} asked for."
             )
         return [plan[i] for i in rng.permutation(len(plan))]
 
@@ -236,20 +231,19 @@ class SceneMixer:
         return kind, *pairs[rng.integers(len(pairs))]
 
     def _block_meanings(self, epoch: int, block: int) -> tuple[list[str], list[tuple[str, str]]]:
-        """What `_draw_block_meanings` gives, kept for the scenes of a block, which come one after another."""
-        kept = self._meanings_of_block  # another thread may replace it
-        if (epoch, block) not in kept:
-            kept = self._meanings_of_block = {(epoch, block): self._draw_block_meanings(epoch, block)}
-        return kept[epoch, block]
-
-    def _draw_block_meanings(self, epoch: int, block: int) -> tuple[list[str], list[tuple[str, str]]]:
         """The labels of a block, and the pairs of them that may be mixed."""
+        # the last draw is kept: the scenes of a block come one after another
+        kept = self._meanings_of_block  # another thread may replace it
+        if (epoch, block) in kept:
+            return kept[epoch, block]
         labels, count = sorted(self.takes), self._stage("block_labels")
         if count is None or count >= len(labels):
-            return labels, self.pairs
+            return labels, self.mixable
         rng = np.random.default_rng([self.seed, epoch, block, stable_hash("labels")])
         chosen = rng.choice(labels, count, replace=False).tolist()
-        return chosen, [pair for pair in self.pairs if pair[0] in chosen and pair[1] in chosen]
+        drawn = chosen, [pair for pair in self.mixable if pair[0] in chosen and pair[1] in chosen]
+        self._meanings_of_block = {(epoch, block): drawn}
+        return drawn
 
     def _sound(self, take: int, rng: np.random.Generator, trim: bool = True) -> np.ndarray:
         """A recording at unit RMS level, augmented."""
@@ -281,16 +275,6 @@ def _check_stage(kinds: dict[str, float], duration: tuple[float, float], keys: s
         raise ValueError(f"kinds must weight some of {sorted(TEMPLATES)}, got {kinds}.")
     if not 0 < duration[0] <= duration[1]:
         raise ValueError(f"duration must be (shortest, longest) in seconds, got {duration}.")
-
-
-def is_unseen(label_a: str, label_b: str, fraction: float, labels: Sequence[str] | None = None) -> bool:
-    """Whether a combination of two labels, in any order, is kept out of training.
-
-    That is so for any two of `labels` where these are given, and else for a fraction of all combinations.
-    """
-    if labels is not None:
-        return label_a in labels and label_b in labels
-    return stable_hash(*sorted((label_a, label_b))) % 10_000 < fraction * 10_000
 
 
 def unit_level(wave: np.ndarray) -> np.ndarray:

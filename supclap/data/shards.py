@@ -6,7 +6,7 @@ A shard is a tar file of WebDataset, which `corpus: webdataset` trains from, or 
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from supclap.files import replacing, write_json
 
 from .audio_hashes import AUDIO_HASHES, AudioHashes
 from .corpora.webdataset import KEPT, REPORT
-from .inspection import map_rows, without_folder
+from .inspection import content_hash, map_rows, without_folder
 from .rows import removed_of, without_audio
 from .shard_writers import CODECS, FORMS, OPUS_RATES, encode
 from .text_files import read_json
@@ -153,11 +153,7 @@ def _progress(folder: Path, split: str) -> Path:
 
 
 def _finished_shards(folder: Path, identity: dict) -> dict[str, dict]:
-    """What earlier runs on the same rows and settings have written, by the name of the shard.
-
-    Raises:
-        DataError: The folder holds shards of other rows or settings, or something else by the name of the report.
-    """
+    """What earlier runs on the same rows and settings have written, by the name of the shard."""
     split, finished = identity["split"], {}
     for path in (folder / f"{split}.json", _progress(folder, split)):
         if not path.is_file():
@@ -187,27 +183,22 @@ class _Shard:
     workers: int | None
 
     def is_whole(self, known: dict | None, content: str) -> bool:
-        """Whether the shard is what an earlier run has noted of it, and nothing has to be added or changed.
-
-        Args:
-            known: What was noted.
-            content: The hash of the rows and audio that the shard should be made from.
-        """
+        """Whether the shard is what an earlier run has noted of it, and nothing has to be added or changed."""
         if known is None or known.get("content") != content or not self.path.is_file():
             return False
-        if self.path.stat().st_size != known["bytes"] or _file_hash(self.path) != known["blake2b"]:
+        if self.path.stat().st_size != known["bytes"] or content_hash(self.path) != known["blake2b"]:
             return False
         # what was missing to decode a clip may have been installed since
         left_out = {item["id"] for item in known["removed"]}
         again = [index for index in self.chosen if without_audio(self.rows, index)["id"] in left_out]
-        return all(error for *_, error in self._map(self._encode, again))
+        return all(error for *_, error in map_rows(self._encode, again, workers=self.workers))
 
     def write(self, writer: Callable) -> dict:
         """Writes the shard, whole or not at all, and tells what it holds."""
         known = {"clips": 0, "seconds": 0.0, "peak_reduced": 0, "removed": []}
         codec = self.identity["codec"]
         with replacing(self.path) as part, closing(writer(part, self.identity["sampling_rate"])) as shard:
-            encoded = self._map(self._encode, self.chosen, self.label)
+            encoded = map_rows(self._encode, self.chosen, self.label, self.workers)
             for index, (audio, seconds, reduced, error) in zip(self.chosen, encoded):
                 row = without_audio(self.rows, index)
                 if error:
@@ -217,10 +208,7 @@ class _Shard:
                 known["clips"] += 1
                 known["seconds"] += seconds
                 known["peak_reduced"] += reduced
-        return known | {"bytes": self.path.stat().st_size, "blake2b": _file_hash(self.path)}
-
-    def _map(self, function: Callable, indices: Sequence[int], label: str | None = None) -> Iterator:
-        return map_rows(function, indices, label, self.workers)
+        return known | {"bytes": self.path.stat().st_size, "blake2b": content_hash(self.path)}
 
     def content(self, hashes: AudioHashes) -> str:
         """A hash of the rows and their audio, whatever the place of the files."""
@@ -231,7 +219,7 @@ class _Shard:
             except (OSError, TypeError) as error:
                 return type(error).__name__
 
-        audio = self._map(audio_hash, self.chosen)
+        audio = map_rows(audio_hash, self.chosen, workers=self.workers)
         return _hash([_details(without_audio(self.rows, index)), one] for index, one in zip(self.chosen, audio))
 
     def _encode(self, index: int) -> tuple[bytes, float, bool, str | None]:
@@ -258,8 +246,3 @@ def _hash(items: Iterable) -> str:
     for item in items:
         hasher.update(json.dumps(item, ensure_ascii=False).encode() + b"\n")
     return hasher.hexdigest()
-
-
-def _file_hash(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

@@ -5,7 +5,6 @@ cannot be used are refused or left out (`UncheckedRows.checked`), then training 
 list holds (`_without_leaks`), and last those whose audio does not open (`drop_undecodable`).
 """
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -180,12 +179,8 @@ def _find_in_corpus(args: "DataArguments") -> dict[str, UncheckedRows]:
 
 def _refuse_table_keys(args: "DataArguments") -> None:
     """Keys of a table do nothing next to a corpus, so that the run would not be what the recipe says."""
-    keys = {field.name: field for field in dataclasses.fields(args) if field.name in TABLE_KEYS}
-    defaults = {
-        key: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        for key, field in keys.items()
-    }
-    given = [key for key in TABLE_KEYS if getattr(args, key) not in (None, defaults[key])]
+    defaults = type(args)()
+    given = [key for key in TABLE_KEYS if getattr(args, key) not in (None, getattr(defaults, key))]
     if given:
         raise DataError(
             f"corpus is set ({args.corpus}), and so {'is' if len(given) == 1 else 'are'} {', '.join(given)}, which a "

@@ -58,13 +58,8 @@ def stream_corpus(
 ) -> RowStream:
     """A stream of the rows of a corpus that is read from its place, as [`~supclap.data.corpora.can_stream`] tells.
 
-    Args:
-        corpus: Its name.
-        folder: Its folder, or the id of a data set of the Hub.
-        split: Its split.
-        options: Its options.
-        left_out: Recordings that are not trained on.
-        must_know: Whether a row that does not tell its recording is an error, which comes when it is read.
+    Recordings in `left_out` are not trained on. With `must_know`, a row that does not tell its recording is an error,
+    which comes when it is read.
 
     Raises:
         DataError: The corpus cannot be opened, or has no such option.

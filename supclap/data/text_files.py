@@ -179,13 +179,7 @@ def read_json(path: Path) -> Any:
 
 
 def annotation_file(folder: Path, chosen: str | None, names: Sequence[str], what: str) -> Path:
-    """The file of annotations in a folder: the chosen one, else the first of the usual names that is there.
-
-    Args:
-        folder: The folder of the corpus.
-        chosen: A file relative to it, where the user names one.
-        names: The names that the file is published under.
-        what: What messages call the file.
+    """The file of annotations in a folder: the one that the user chose, else the first of its published names there.
 
     Raises:
         MissingFileError: None is chosen, and none of the names is there; all are named.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from supclap.data.corpora import corpus_module
+from supclap.data.corpora import corpus_loader, corpus_module, split_name
 from supclap.data.corpora.audioset import label_names
 from supclap.data.labels import label_words
 from supclap.data.leaks import read_leak_list
@@ -46,9 +46,7 @@ COUNTS = [
 @on_shared_data
 @pytest.mark.parametrize(("name", "folder", "split", "options", "clips", "captions"), COUNTS)
 def test_published_files_parse_in_full(name, folder, split, options, clips, captions):
-    module = corpus_module(name)
-    options = options | ({"esc10": True} if name == "esc10" else {})
-    rows = list(module.load(ANNOTATIONS / folder, module.ALIASES.get(split, split), **options))
+    rows = list(corpus_loader(name, options)(ANNOTATIONS / folder, split_name(name, split)))
     assert len({row["id"] for row in rows}) == len(rows) == clips
     assert sum(len(row["captions"]) for row in rows) == captions
     assert all(caption.strip() for row in rows for caption in row["captions"])
@@ -57,13 +55,13 @@ def test_published_files_parse_in_full(name, folder, split, options, clips, capt
 
 @on_shared_data
 def test_published_forms_of_one_corpus_agree():
-    audiocaps, clotho = corpus_module("audiocaps"), corpus_module("clotho")
-    official = {row["id"]: row["captions"] for row in audiocaps.load(ANNOTATIONS / "audiocaps/v1", "test")}
-    other = {row["id"]: row["captions"] for row in audiocaps.load(ANNOTATIONS / "ml-clap", "test")}
+    audiocaps, clotho = corpus_loader("audiocaps", {}), corpus_loader("clotho", {})
+    official = {row["id"]: row["captions"] for row in audiocaps(ANNOTATIONS / "audiocaps/v1", "test")}
+    other = {row["id"]: row["captions"] for row in audiocaps(ANNOTATIONS / "ml-clap", "test")}
     assert len(other) == 957
     assert all(sorted(captions) == sorted(official[clip]) for clip, captions in other.items())
-    official = {row["id"]: row["captions"] for row in clotho.load(ANNOTATIONS / "clotho", "test")}
-    dcase = {row["id"]: row["captions"] for row in clotho.load(ANNOTATIONS / "clotho/dcase2023_t6b", "test")}
+    official = {row["id"]: row["captions"] for row in clotho(ANNOTATIONS / "clotho", "test")}
+    dcase = {row["id"]: row["captions"] for row in clotho(ANNOTATIONS / "clotho/dcase2023_t6b", "test")}
     # of two releases, which differ in a caption of six clips
     assert official.keys() == dcase.keys()
     assert sum(official[clip] == dcase[clip] for clip in official) == 1045 - 6
@@ -72,7 +70,7 @@ def test_published_forms_of_one_corpus_agree():
 @on_shared_data
 def test_published_leak_lists_name_the_audiocaps_test_clips():
     listed = read_leak_list(ANNOTATIONS / "wavcaps/blacklist/blacklist_exclude_test_ac.json")
-    rows = corpus_module("audiocaps").load(ANNOTATIONS / "wavcaps/AudioCaps", "test")
+    rows = corpus_loader("audiocaps", {})(ANNOTATIONS / "wavcaps/AudioCaps", "test")
     assert all(row["recording"] in listed for row in rows)
     # the AudioSet ids of the list are ids, none of them cut
     assert {len(name) for name in listed if name.startswith("youtube:")} == {len("youtube:") + 11}
@@ -120,7 +118,9 @@ def laion_classes(name: str) -> list[str]:
 def test_the_classes_of_a_corpus_are_those_that_laion_scores_by_once_in_words(name, corpus, folder, n):
     module = corpus_module(corpus)
     splits = [split for split in module.SPLITS if split != "train"]
-    labels = {label_words(row["label"]) for split in splits for row in module.load(ANNOTATIONS / folder, split)}
+    labels = {
+        label_words(row["label"]) for split in splits for row in corpus_loader(corpus, {})(ANNOTATIONS / folder, split)
+    }
     assert labels == set(map(label_words, laion_classes(name)))
     assert len(labels) == n
 

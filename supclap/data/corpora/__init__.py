@@ -1,12 +1,16 @@
 """The corpora by name: each module turns the official files on disk into rows of the row format.
 
-A module has `SPLITS` (the names of its splits; empty where any name will do), `ALIASES` (other names of them), and
-`load(folder, split, **options)`, which yields rows, unusable ones included. Those whose audio is read one clip after
-the other in a stream have `stream` too, with the same arguments. A new corpus is a module and its line in `CORPORA`.
+A module has `SPLITS` (the names of its splits; empty where any name will do), where there are other names of them
+`ALIASES`, and `load`, which yields rows, unusable ones included. A corpus of official files has `load(source, **options)`,
+where the [`~supclap.data.corpora.common.Source`] holds the options `annotations` and `audio_dir`; with the option
+`template`, it names the caption of a clip's label. Another has `load(folder, split, **options)`. Those whose audio is
+read one clip after the other in a stream have `stream` too, with the same arguments. A new corpus is a module and its
+line in `CORPORA`.
 """
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +21,7 @@ from supclap.errors import DataError
 from ..columns import COLUMN_OPTIONS, one_or_more
 from ..leaks import exclude_leaks
 from ..rows import LazyRows, Rows, UncheckedRows
+from .common import Source
 
 
 # name -> module; ESC-10 is a part of ESC-50
@@ -68,11 +73,8 @@ def load_corpus(
 def find_corpus(
     name: str, data_dir: str | Path, split: str | int | Sequence[str | int] = "train", **options
 ) -> UncheckedRows:
-    """All rows of one or several splits of a corpus, unusable ones included; the arguments are those of [`load_corpus`].
-
-    Raises:
-        DataError: An unknown corpus, split or option, or files that cannot be read.
-    """
+    """All rows of one or several splits of a corpus, unusable ones included; arguments and errors are those of
+    [`load_corpus`]."""
     load = corpus_loader(name, options)
     folder = Path(data_dir)
     if name != "hub" and not folder.is_dir():
@@ -88,25 +90,25 @@ def find_corpus(
 def corpus_loader(
     name: str, options: Mapping, function: str = "load"
 ) -> Callable[[Path, str], Iterable[dict] | LazyRows]:
-    """What reads a split of a corpus, called with the folder and the split's name.
-
-    Args:
-        name: The corpus.
-        options: Its options.
-        function: `load`, or `stream` where the corpus has one.
+    """What reads a split of a corpus, called with the folder and the split's name; by `stream`, where it has that.
 
     Raises:
         DataError: The corpus is unknown, or has no such option.
     """
     read = getattr(corpus_module(name), function)
     parameters = inspect.signature(read).parameters
-    allowed = [key for key in parameters if key not in ("folder", "split", "columns")]
+    of_source = [field.name for field in fields(Source)] if "source" in parameters else []
+    allowed = [key for key in (*of_source, *parameters) if key not in ("source", "folder", "split", "columns")]
     if "columns" in parameters:
         allowed += COLUMN_OPTIONS
     unknown = sorted(set(options) - set(allowed))
     if unknown:
         raise DataError(f"{name} has no option {', '.join(unknown)}; its options are {', '.join(allowed)}.")
-    return partial(read, **(dict(options) | {"esc10": True} if name == "esc10" else options))
+    options = dict(options) | ({"esc10": True} if name == "esc10" else {})
+    if not of_source:
+        return partial(read, **options)
+    shared = {key: options.pop(key) for key in of_source if key in options}
+    return lambda folder, split: read(Source(folder, split, **shared), **options)
 
 
 def can_stream(name: str) -> bool:
@@ -115,25 +117,17 @@ def can_stream(name: str) -> bool:
 
 
 def corpus_module(name: str) -> ModuleType:
-    """The module of a corpus.
-
-    Raises:
-        DataError: There is no such corpus; all are named.
-    """
+    """The module of a corpus; an unknown one is a [`DataError`] that names all."""
     if name not in CORPORA:
         raise DataError(f"corpus {name!r} is unknown; there are {', '.join(sorted(CORPORA))}.")
     return import_module(f"{__name__}.{CORPORA[name]}")
 
 
 def split_name(name: str, split: str | int) -> str:
-    """The name of a split that the module of the corpus takes.
-
-    Raises:
-        DataError: The corpus has no such split.
-    """
+    """The name of a split that the module of the corpus takes; an unknown one is a [`DataError`] that names all."""
     module = corpus_module(name)
     key = str(split)
-    key = module.ALIASES.get(key, key)
+    key = getattr(module, "ALIASES", {}).get(key, key)
     if module.SPLITS and key not in module.SPLITS:
         raise DataError(f"{name} has no split {split!r}; it has {', '.join(module.SPLITS)}.")
     return key

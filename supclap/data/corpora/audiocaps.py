@@ -13,8 +13,8 @@ from supclap.errors import DataError
 from ..audio_index import AudioIndex
 from ..columns import one_or_more
 from ..rows import join_captions
-from ..text_files import annotation_file, read_csv
-from .common import json_rows, numbered, whole_number, youtube_id, youtube_names
+from ..text_files import annotation_file
+from .common import Source, csv_rows, json_rows, numbered, whole_number, youtube_id, youtube_names
 
 
 SPLITS = {"train": "train", "validation": "val", "test": "test"}
@@ -22,26 +22,15 @@ ALIASES = {"val": "validation"}
 LICENCE = "captions MIT; audio under the terms of its YouTube video"
 
 
-def load(
-    folder: Path,
-    split: str,
-    annotations: str | None = None,
-    audio_dir: str | None = None,
-    version: int | None = None,
-    languages: str | Sequence[str] = ("en",),
-) -> Iterator[dict]:
+def load(source: Source, version: int | None = None, languages: str | Sequence[str] = ("en",)) -> Iterator[dict]:
     """Rows of a split.
 
     Args:
-        folder: The folder of the corpus.
-        split: `train`, `validation` or `test`.
-        annotations: File of the captions, relative to the folder; CSV or JSON, looked for when omitted.
-        audio_dir: Folder of the audio, relative to the folder; all of it when omitted.
+        source: The split; its annotations are CSV or JSON.
         version: 1 or 2, where both lie in the folder.
         languages: Languages of the captions. `en` is the split's own file, another one lies in its folder.
     """
-    name = SPLITS[split]
-    index = AudioIndex(folder / (audio_dir or ""))
+    folder, name, index = source.folder, SPLITS[source.split], source.audio()
     places = {None: ("", "dataset/", "csv_files/", "v1/"), 1: ("v1/", "dataset/", ""), 2: ("v2/", "dataset2.0/", "")}
     if version not in places:
         raise DataError(f"AudioCaps has the versions 1 and 2, not {version!r}.")
@@ -53,9 +42,9 @@ def load(
     found = []
     for language in languages:
         # a chosen file holds the first language; each other one lies in its folder
-        chosen = annotations if language == languages[0] else None
-        names = [f"{language}/{name}.csv", *(files if language == "en" and not annotations else [])]
-        path = annotation_file(folder, chosen, names, f"{language} captions of AudioCaps {split}")
+        chosen = source.annotations if language == languages[0] else None
+        names = [f"{language}/{name}.csv", *(files if language == "en" and not source.annotations else [])]
+        path = annotation_file(folder, chosen, names, f"{language} captions of AudioCaps {source.split}")
         found.append(_rows(path, index, language))
     yield from join_captions(chain.from_iterable(found))
 
@@ -68,15 +57,14 @@ def _rows(path: Path, index: AudioIndex, language: str) -> Iterator[dict]:
         return
     head = path.read_bytes()[:200].replace(b"\0", b"")
     if b"file_name" in head:
-        for line, record in enumerate(read_csv(path, {"file_name": ()}), start=1):
+        for where, record in csv_rows(path, {"file_name": ()}):
             captions = [value for _, value in numbered(record)] or [record.get("caption", "")]
             file = record["file_name"]
             row = {"file": file, "audio": index.find(file), "captions": captions, "language": language}
-            yield _named(row, _video_of_file(file, f"{path}, row {line}"))
+            yield _named(row, _video_of_file(file, where))
         return
     columns = {"youtube_id": ("ytid",), "start_time": ("start",), "caption": ()}
-    for line, record in enumerate(read_csv(path, columns), start=1):
-        where = f"{path}, row {line}"
+    for where, record in csv_rows(path, columns):
         video = youtube_id(record["youtube_id"], where)
         start = whole_number(record["start_time"], where)
         names = youtube_names(video, start)

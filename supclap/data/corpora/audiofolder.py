@@ -19,7 +19,6 @@ from ..tables import COLUMNS, columns_of, file_of, read_table, table_rows
 
 
 SPLITS: dict[str, str] = {}  # any
-ALIASES: dict[str, str] = {}
 FOLDERS = {"train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 SPLIT_COLUMN = "split"
 METADATA = tuple(f"metadata{suffix}" for suffix in (".csv", ".jsonl", ".parquet"))

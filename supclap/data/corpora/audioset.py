@@ -5,11 +5,10 @@ from pathlib import Path
 
 from supclap.errors import DataError
 
-from ..audio_index import AudioIndex
 from ..columns import decimal
 from ..labels import LABEL_TEMPLATE, label_caption, split_labels
 from ..text_files import annotation_file, read_csv
-from .common import captions_of_record, read_caption_json, record_clip, youtube_id, youtube_names
+from .common import Source, captions_of_record, csv_rows, read_caption_json, record_clip, youtube_id, youtube_names
 
 
 SPLITS = {
@@ -23,30 +22,19 @@ ALIASES = {"balanced_train": "train", "unbalanced": "unbalanced_train", "eval": 
 LICENCE = "labels CC BY 4.0; audio under the terms of its YouTube video"
 
 
-def load(
-    folder: Path,
-    split: str,
-    annotations: str | None = None,
-    audio_dir: str | None = None,
-    captions: str | None = None,
-    template: str = LABEL_TEMPLATE,
-) -> Iterator[dict]:
+def load(source: Source, captions: str | None = None, template: str = LABEL_TEMPLATE) -> Iterator[dict]:
     """Rows of a split, with `labels` in the words of the class list.
 
     Args:
-        folder: The folder of the corpus.
-        split: `train` (balanced), `unbalanced_train`, `test`, or `strong_train`, `strong_test`, whose labels come in
+        source: `train` (balanced), `unbalanced_train`, `test`, or `strong_train`, `strong_test`, whose labels come in
             the order of their events.
-        annotations: The segments, relative to the folder; the official name when omitted.
-        audio_dir: Folder of the audio, relative to the folder; all of it when omitted.
         captions: File of captions in the JSON form of WavCaps, relative to the folder; the split is then those clips.
         template: Caption of the labels where there is no file of captions.
     """
-    names = label_names(folder)
-    path = annotation_file(folder, annotations, [SPLITS[split]], f"segments of {split}")
-    written = _captions(folder / captions) if captions else None
-    index = AudioIndex(folder / (audio_dir or ""))
-    for where, video, start, end, mids in (_strong if split.startswith("strong") else _segments)(path):
+    names = label_names(source.folder)
+    path, index = source.table(f"segments of {source.split}", SPLITS[source.split]), source.audio()
+    written = _captions(source.folder / captions) if captions else None
+    for where, video, start, end, mids in (_strong if source.split.startswith("strong") else _segments)(path):
         unknown = [mid for mid in mids if mid not in names]
         if unknown:
             raise DataError(f"{where}: the class list has no {', '.join(unknown)}.")
@@ -81,9 +69,8 @@ def label_names(folder: Path) -> dict[str, str]:
 
 def _segments(path: Path) -> Iterator[tuple[str, str, int, int, list[str]]]:
     names = ["YTID", "start_seconds", "end_seconds", "positive_labels"]
-    for line, row in enumerate(read_csv(path, names=names, spaced=True), start=1):
-        where = f"{path}, row {line}"
-        if line == 1 and row["YTID"].strip().casefold() == "ytid":
+    for number, (where, row) in enumerate(csv_rows(path, names=names, spaced=True)):
+        if number == 0 and row["YTID"].strip().casefold() == "ytid":
             continue  # a header, which the official files have as a comment
         start, end = (int(decimal(row[key], where, "time")) for key in ("start_seconds", "end_seconds"))
         mids = split_labels(row["positive_labels"])
@@ -93,9 +80,8 @@ def _segments(path: Path) -> Iterator[tuple[str, str, int, int, list[str]]]:
 def _strong(path: Path) -> Iterator[tuple[str, str, int, int, list[str]]]:
     """Segments of the strong labels: `segment_id` is the video and the start in milliseconds."""
     events: dict[str, list[tuple[float, str]]] = {}
-    rows = read_csv(path, {"segment_id": (), "start_time_seconds": (), "label": ()})
-    for line, row in enumerate(rows, start=1):
-        start = decimal(row["start_time_seconds"], f"{path}, row {line}", "time")
+    for where, row in csv_rows(path, {"segment_id": (), "start_time_seconds": (), "label": ()}):
+        start = decimal(row["start_time_seconds"], where, "time")
         events.setdefault(row["segment_id"].strip(), []).append((start, row["label"]))
     for segment, found in events.items():
         video, _, milliseconds = segment.rpartition("_")

@@ -7,10 +7,9 @@ metadata file beside the captions tells the Freesound recording and the licence 
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..audio_index import AudioIndex
 from ..rows import join_captions
-from ..text_files import annotation_file, read_csv
-from .common import freesound, json_rows, numbered
+from ..text_files import read_csv
+from .common import Source, freesound, json_rows, numbered
 
 
 SPLITS = {"train": "development", "validation": "validation", "test": "evaluation"}
@@ -19,25 +18,17 @@ LICENCE = "captions: Tampere University, non-commercial; audio: Creative Commons
 _SHORT = {"train": "train", "validation": "val", "test": "test"}
 
 
-def load(folder: Path, split: str, annotations: str | None = None, audio_dir: str | None = None) -> Iterator[dict]:
-    """Rows of a split.
-
-    Args:
-        folder: The folder of the corpus.
-        split: `train`, `validation` or `test`.
-        annotations: File of the captions, relative to the folder; CSV or JSON, looked for when omitted.
-        audio_dir: Folder of the audio, relative to the folder; the split's own, else all of it, when omitted.
-    """
+def load(source: Source) -> Iterator[dict]:
+    """Rows of a split."""
+    folder, split = source.folder, source.split
     long, short = SPLITS[split], _SHORT[split]
     names = [f"clotho_captions_{long}.csv", f"csv_files/{short}.csv", f"{short}.csv", f"{long}_captions.csv"]
     names += [f"retrieval_json_files/{short}.json", f"{short}.json"]
-    path = annotation_file(folder, annotations, names, f"captions of Clotho {split}")
-    own = [place for place in (long, f"clotho_audio_{long}", f"waveforms/{short}", short) if (folder / place).is_dir()]
-    index = AudioIndex(folder / (audio_dir or (own[0] if own else "")))
+    path = source.table(f"captions of Clotho {split}", *names)
+    index = source.audio(long, f"clotho_audio_{long}", f"waveforms/{short}", short)
     if path.suffix == ".json":
         for row in json_rows(path, index, f"clotho/{split}", _recording, "en", LICENCE):
-            recording = row["recording"]
-            yield row | {"source": recording or "clotho"}
+            yield row | {"source": row["recording"] or "clotho"}
         return
     details = _metadata(folder / f"clotho_metadata_{long}.csv")
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from supclap.errors import DataError
@@ -9,11 +10,44 @@ from supclap.errors import DataError
 from ..audio_index import AudioIndex
 from ..columns import decimal
 from ..labels import label_caption
-from ..text_files import read_json
+from ..text_files import annotation_file, read_csv, read_json
 
 
 YOUTUBE_ID = re.compile(r"[A-Za-z0-9_-]{11}")
 NUMBER = re.compile(r"(\d+)([.,]0+)?")  # a spreadsheet may have saved it with decimals
+
+
+@dataclass(frozen=True)
+class Source:
+    """A split of a corpus on the disk, with the options that all corpora of official files share.
+
+    Args:
+        folder: The folder of the corpus.
+        split: The split, by the name that the module of the corpus has for it.
+        annotations: The file of annotations, relative to the folder; looked for by its published names when omitted.
+        audio_dir: Folder of the audio, relative to the folder; the split's own where it has one, else all of the folder,
+            when omitted.
+    """
+
+    folder: Path
+    split: str
+    annotations: str | None = None
+    audio_dir: str | None = None
+
+    def table(self, what: str, *names: str) -> Path:
+        """The file of annotations, by one of its published names; see [`annotation_file`]."""
+        return annotation_file(self.folder, self.annotations, names, what)
+
+    def audio(self, *own: str) -> AudioIndex:
+        """The audio files, from the first of the folders of the split that is there."""
+        there = (place for place in own if (self.folder / place).is_dir())
+        return AudioIndex(self.folder / (self.audio_dir or next(there, "")))
+
+
+def csv_rows(path: Path, *args, **options) -> Iterator[tuple[str, dict[str, str]]]:
+    """The rows of a CSV file, each with what messages call it; the arguments are those of [`read_csv`]."""
+    for line, row in enumerate(read_csv(path, *args, **options), start=1):
+        yield f"{path}, row {line}", row
 
 
 def youtube_id(text: str, where: str) -> str:
@@ -52,17 +86,7 @@ def youtube_names(video: str, start: int, end: int | None = None) -> list[str]:
 def class_row(
     corpus: str, file: str, names: Sequence[str], index: AudioIndex, label: str, template: str, recording: str | None
 ) -> dict:
-    """The row of a clip with one label, but for its licence; clips of a class are no negatives of each other.
-
-    Args:
-        corpus: Name of the corpus.
-        file: Name of the clip in its table.
-        names: Names that its audio may have.
-        index: The audio files.
-        label: Its class.
-        template: Caption of a class.
-        recording: What it was cut from, where that is known.
-    """
+    """The row of a clip with one label, but for its licence; clips of a class are no negatives of each other."""
     return {
         "id": f"{corpus}/{file.strip()}",
         "file": file,
@@ -87,8 +111,7 @@ def read_caption_json(path: Path) -> list[dict]:
     """Records of the JSON form of WavCaps and ML-CLAP: `{"data": [{"id", "caption" or "caption_1", …}]}`.
 
     Raises:
-        DataError: Another form, a record without an id or a caption, or another number of records or captions than
-            the file itself says.
+        DataError: Another form, a record without an id or a caption, or another number of captions than the file says.
     """
     content = read_json(path)
     data = content.get("data") if isinstance(content, dict) else None
@@ -113,11 +136,6 @@ def captions_of_record(record: dict) -> list:
     return captions
 
 
-def languages_of_record(record: dict, default: str) -> str | list[str]:
-    """`source_lang_1`, … of ML-CLAP, one a caption; the default where there are none."""
-    return [value for _, value in numbered(record, "source_lang_")] or default
-
-
 def record_clip(record: dict) -> str:
     """What a record calls its clip: its `id`, else the name of its `wav`."""
     return str(record.get("id") or PurePosixPath(str(record["wav"])).stem)
@@ -137,16 +155,7 @@ def json_rows(
     language: str = "en",
     licence: str | None = None,
 ) -> Iterator[dict]:
-    """Rows of a file in the JSON form.
-
-    Args:
-        path: The file.
-        index: The audio files.
-        corpus: What stands before the ids.
-        recording: Tells what the clip of a record was cut from.
-        language: Language of captions that do not tell theirs.
-        licence: Licence of all clips.
-    """
+    """Rows of a file in the JSON form; `recording` tells what the clip of a record was cut from."""
     for record in read_caption_json(path):
         names = record_names(record)
         row = {
@@ -154,7 +163,8 @@ def json_rows(
             "file": names[0],
             "audio": index.find(*names),
             "captions": captions_of_record(record),
-            "language": languages_of_record(record, language),
+            # ML-CLAP tells the language of each caption
+            "language": [value for _, value in numbered(record, "source_lang_")] or language,
             "recording": recording(record),
             "source": record.get("href") or record.get("download_link") or corpus,
             "author": record.get("author"),

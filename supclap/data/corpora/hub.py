@@ -1,9 +1,8 @@
 """Any `datasets.Dataset`: one of the Hub, one saved to disk, or your own, with a mapping of its columns."""
 
-import copy
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     AnyDataset = TypeVar("AnyDataset", Dataset, IterableDataset)
 
 SPLITS: dict[str, str] = {}  # any
-ALIASES: dict[str, str] = {}
 # The columns of a data set whose owner names none.
 COLUMNS = ColumnMapping(audio_column="audio", language="en")
 # A data set on the disk is one file or few: a stream of it is cut into so many parts, which are shuffled, and shared by
@@ -28,37 +26,16 @@ COLUMNS = ColumnMapping(audio_column="audio", language="en")
 STREAM_PARTS = 64
 
 
-@dataclass(frozen=True)
 class RecordReader:
-    """What turns the records of one data set into rows.
+    """What turns the records of one data set into rows; its arguments are those of [`DatasetRows`]."""
 
-    Args:
-        columns: What its columns mean.
-        name: What ids and the source are called by.
-        split: The split, which stands in ids too.
-        class_names: Names of the classes, where the column of the class is a `ClassLabel`.
-        downloaded: Whether strangers wrote the records, which may then name no other files of this machine than those
-            that came with them.
-    """
-
-    columns: ColumnMapping
-    name: str
-    split: str | None = None
-    class_names: Sequence[str] | None = None
-    downloaded: bool = False
-
-    @classmethod
-    def of(
-        cls, dataset: "AnyDataset", columns: ColumnMapping, name: str, split: str | None, downloaded: bool
-    ) -> "RecordReader":
-        """The reader of a data set.
-
-        Raises:
-            DataError: A column is missing.
-        """
-        columns = columns.found_in(list(dataset.features or dataset.column_names or []), name)
-        class_names = getattr((dataset.features or {}).get(columns.label_column), "names", None)
-        return cls(columns, name, split, class_names, downloaded)
+    def __init__(self, dataset: "AnyDataset", columns: ColumnMapping, name: str, split: str | None, downloaded: bool):
+        self.columns = columns.found_in(list(dataset.features or dataset.column_names or []), name)
+        self.name = name
+        self.split = split
+        self.downloaded = downloaded
+        # where the column of the class is a `ClassLabel`
+        self.class_names = getattr((dataset.features or {}).get(columns.label_column), "names", None)
 
     def row(self, record: Mapping, number: int | str) -> dict:
         """The row of a record but for its audio; the number names it in messages, and where there is no id."""
@@ -71,11 +48,7 @@ class RecordReader:
         return {"id": clip, "source": self.name, **self.columns.row(record, f"{self.name}, row {number}")}
 
     def audio(self, record: Mapping, number: int | str) -> Any:
-        """The audio of a record.
-
-        Raises:
-            DataError: The data set is a downloaded one, and the audio a file elsewhere.
-        """
+        """The audio of a record; a file elsewhere is refused in a data set that was downloaded."""
         audio = record.get(self.columns.audio_column)
         path = audio.get("path") if isinstance(audio, dict) and audio.get("bytes") is None else audio
         if self.downloaded and isinstance(path, str) and not _is_downloaded(path):
@@ -100,7 +73,8 @@ class DatasetRows(LazyRows):
         dataset: The data set. A column of kind `Audio` is not decoded here, so torchcodec is not needed.
         name: What ids and the source are called by.
         split: The split, which stands in ids too.
-        downloaded: Whether strangers wrote the records; see [`RecordReader`].
+        downloaded: Whether strangers wrote the records, which may then name no other files of this machine than those
+            that came with them.
         columns: What its columns mean, as arguments of [`~supclap.data.columns.ColumnMapping`]. When omitted, the audio
             is `audio`, each record is a clip of its own, and the language of captions that do not tell theirs is `en`.
 
@@ -124,46 +98,37 @@ class DatasetRows(LazyRows):
         **columns,
     ):
         columns = replace(COLUMNS, **columns)
-        self.reader = RecordReader.of(dataset, columns, name, split, downloaded)
+        self.reader = RecordReader(dataset, columns, name, split, downloaded)
         self.dataset = _undecoded(dataset, columns.audio_column)
         self._without_audio = self.dataset.remove_columns([columns.audio_column])
-        self.removed = []
-        # the records of each clip
-        self._records = [[index] for index in range(len(dataset))]
+        records = [[index] for index in range(len(dataset))]
         if columns.id_column is not None:
             of_clip: dict[str, list[int]] = {}
             for index, clip in enumerate(self._without_audio[columns.id_column]):
                 of_clip.setdefault(str(clip), []).append(index)
-            self._records = list(of_clip.values())
-
-    def __len__(self) -> int:
-        return len(self._records)
+            records = of_clip.values()
+        super().__init__(records)  # the place of a clip is its records
 
     def __getitem__(self, index: int) -> dict:
-        first = self._records[index][0]
+        first = self.places[index][0]
         audio = self.reader.audio(self.dataset[first], first)
         return self.without_audio(index) | ({} if audio is None else {"audio": audio})
 
     def without_audio(self, index: int) -> dict:
-        rows = (self.reader.row(self._without_audio[record], record) for record in self._records[index])
+        rows = (self.reader.row(self._without_audio[record], record) for record in self.places[index])
         return join_captions(rows)[0]
 
     def audio_place(self, index: int) -> tuple[tuple[str, ...], tuple[str, int]] | None:
         files = tuple(file["filename"] for file in self.dataset.cache_files)
-        return (files, (self.reader.columns.audio_column, self._records[index][0])) if files else None
-
-    def select(self, indices: Sequence[int], removed: Iterable[dict]) -> "DatasetRows":
-        chosen = copy.copy(self)
-        chosen._records = [self._records[index] for index in indices]
-        chosen.removed = list(removed)
-        return chosen
+        return (files, (self.reader.columns.audio_column, self.places[index][0])) if files else None
 
 
 def load(folder: Path, split: str, subset: str | None = None, revision: str | None = None, **columns) -> DatasetRows:
     """Rows of a data set.
 
     Args:
-        folder: Id of a data set of the Hub, or a folder that `Dataset.save_to_disk` wrote or `load_dataset` reads.
+        folder: Id of a data set of the Hub, or a folder that `Dataset.save_to_disk` wrote or `load_dataset` reads,
+            e.g. of Parquet.
         split: Its split.
         subset: Configuration of a data set of the Hub.
         revision: Revision of a data set of the Hub.
@@ -172,7 +137,7 @@ def load(folder: Path, split: str, subset: str | None = None, revision: str | No
     Raises:
         DataError: The data set cannot be loaded, lacks a column, or is of the Hub and names a file of this machine.
     """
-    dataset = open_dataset(folder, split, subset, revision)
+    dataset = _open_dataset(folder, split, subset, revision)
     return DatasetRows(dataset, _name(folder), split, downloaded=not folder.is_dir(), **columns)
 
 
@@ -182,28 +147,20 @@ def stream(
     """A stream of rows, each record a clip; the arguments are those of [`load`].
 
     `datasets` streams Parquet, and other files with an `Audio` column only where torchcodec is installed.
-
-    Raises:
-        DataError: The data set cannot be loaded, lacks a column, or is of the Hub and names a file of this machine.
     """
-    dataset = open_dataset(folder, split, subset, revision, streaming=True)
+    dataset = _open_dataset(folder, split, subset, revision, streaming=True)
     if hasattr(dataset, "to_iterable_dataset"):  # one of the disk, which is not streamed by itself
         dataset = dataset.to_iterable_dataset(num_shards=min(len(dataset), STREAM_PARTS))
     columns = replace(COLUMNS, **columns)
-    reader = RecordReader.of(dataset, columns, _name(folder), split, downloaded=not folder.is_dir())
+    reader = RecordReader(dataset, columns, _name(folder), split, downloaded=not folder.is_dir())
     dataset = _undecoded(dataset, columns.audio_column)
     return dataset.map(reader.streamed_row, remove_columns=list(dataset.column_names))
 
 
-def open_dataset(
+def _open_dataset(
     folder: Path, split: str, subset: str | None = None, revision: str | None = None, streaming: bool = False
 ) -> "Dataset | IterableDataset":
-    """A split of a data set of the Hub, or of a folder: one that `Dataset.save_to_disk` wrote, or files that
-    `load_dataset` reads, e.g. Parquet.
-
-    Raises:
-        DataError: It cannot be loaded, or has no such split.
-    """
+    """A split of a data set; the arguments are those of [`load`]."""
     import datasets
 
     saved = any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))

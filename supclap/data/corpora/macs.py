@@ -1,31 +1,22 @@
 """MACS: captions by several annotators of the TAU Urban Acoustic Scenes 2019 development clips, in one YAML file."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from supclap.errors import DataError
 
-from ..audio_index import AudioIndex
-from ..text_files import annotation_file, read_text
+from ..text_files import read_text
+from .common import Source
 
 
 SPLITS = {"train": "train"}
-ALIASES: dict[str, str] = {}
 LICENCE = "captions and audio: Tampere University, non-commercial"
 
 
-def load(folder: Path, split: str, annotations: str | None = None, audio_dir: str | None = None) -> Iterator[dict]:
-    """Rows of all clips; MACS has no official split but `train`.
-
-    Args:
-        folder: The folder of the corpus.
-        split: `train`.
-        annotations: The YAML file, relative to the folder; `MACS.yaml` when omitted.
-        audio_dir: Folder of the audio, relative to the folder; all of it when omitted.
-    """
+def load(source: Source) -> Iterator[dict]:
+    """Rows of all clips; MACS has no official split but `train`."""
     import yaml
 
-    path = annotation_file(folder, annotations, ["MACS.yaml"], "annotations of MACS")
+    path = source.table("annotations of MACS", "MACS.yaml")
     try:
         # the C loader where it is built: the pure one takes minutes for the 4 thousand clips
         content = yaml.load(read_text(path), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -33,7 +24,7 @@ def load(folder: Path, split: str, annotations: str | None = None, audio_dir: st
         raise DataError(f"{path} is not YAML: {error}") from None
     if not isinstance(content, dict) or not isinstance(content.get("files"), list):
         raise DataError(f"{path}: expected `files:` with one entry a clip.")
-    index = AudioIndex(folder / (audio_dir or ""))
+    index = source.audio()
     for number, entry in enumerate(content["files"]):
         if not isinstance(entry, dict) or not entry.get("filename") or not entry.get("annotations"):
             raise DataError(f"{path}, entry {number}: needs filename and annotations, got {entry!r}.")

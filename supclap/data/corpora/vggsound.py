@@ -5,38 +5,20 @@ from pathlib import Path
 
 from supclap.errors import DataError
 
-from ..audio_index import AudioIndex
 from ..labels import LABEL_TEMPLATE
-from ..text_files import annotation_file, read_csv
-from .common import class_row, whole_number, youtube_id, youtube_names
+from .common import Source, class_row, csv_rows, whole_number, youtube_id, youtube_names
 
 
 SPLITS = {"train": "train", "test": "test"}
-ALIASES: dict[str, str] = {}
 LICENCE = "labels CC BY 4.0; audio under the terms of its YouTube video"
 
 
-def load(
-    folder: Path,
-    split: str,
-    annotations: str | None = None,
-    audio_dir: str | None = None,
-    template: str = LABEL_TEMPLATE,
-) -> Iterator[dict]:
-    """Rows of a split; clips of a class are no negatives of each other.
-
-    Args:
-        folder: The folder of the corpus.
-        split: `train` or `test`.
-        annotations: The table, relative to the folder, without a header: `vggsound.csv` (id, start, label, split) or
-            `train.csv`, `test.csv` (file, label); looked for when omitted.
-        audio_dir: Folder of the audio, relative to the folder; all of it when omitted.
-        template: Caption of a label.
-    """
-    names = ["vggsound.csv", f"{split}.csv", "data/vggsound.csv", f"data/{split}.csv"]
-    path = annotation_file(folder, annotations, names, "table of VGGSound")
-    index = AudioIndex(folder / (audio_dir or ""))
-    for video, start, label in _clips(path, split):
+def load(source: Source, template: str = LABEL_TEMPLATE) -> Iterator[dict]:
+    """Rows of a split. Its table has no header: `vggsound.csv` (id, start, label, split) or `train.csv`, `test.csv`
+    (file, label)."""
+    names = [f"{place}{name}.csv" for place in ("", "data/") for name in ("vggsound", source.split)]
+    path, index = source.table("table of VGGSound", *names), source.audio()
+    for video, start, label in _clips(path, source.split):
         names = youtube_names(video, start)
         made = class_row("vggsound", f"{video}_{start:06d}", names, index, label, template, f"youtube:{video}")
         yield made | {"file": f"{video}_{start:06d}.wav", "licence": LICENCE}
@@ -44,14 +26,13 @@ def load(
 
 def _clips(path: Path, split: str) -> Iterator[tuple[str, int, str]]:
     try:
-        records = read_csv(path, names=["id", "start", "label", "split"])
+        records = list(csv_rows(path, names=["id", "start", "label", "split"]))
     except DataError as four:
         try:
-            records = read_csv(path, names=["file", "label"])
+            records = list(csv_rows(path, names=["file", "label"]))
         except DataError:
             raise four from None
-    for line, record in enumerate(records, start=1):
-        where = f"{path}, row {line}"
+    for where, record in records:
         if "split" in record:
             if record["split"].strip() == split:
                 yield youtube_id(record["id"], where), whole_number(record["start"], where), record["label"].strip()

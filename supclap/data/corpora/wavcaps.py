@@ -13,7 +13,6 @@ from .common import freesound, json_rows, record_clip, youtube_id
 
 
 SPLITS = {"train": "train"}
-ALIASES: dict[str, str] = {}
 LICENCE = "WavCaps: academic use only; audio under the terms of its source"
 # source -> names of its folder and its file
 SOURCES = {

@@ -7,7 +7,7 @@ JSON in the forms of `supclap data prepare` (a row), ML-CLAP (`{"captions": {lan
 
 import json
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from datasets import IterableDataset
 
 SPLITS: dict[str, str] = {}  # any
-ALIASES: dict[str, str] = {}
 # What the reports of `supclap data prepare` have as their `format`.
 REPORT = "supclap-shards"
 # What the JSON of a clip may say beside its id and captions; these keys of it are keys of the row.
@@ -32,20 +31,11 @@ KEPT = ("label", "labels", "group", "recording", "source", "licence", "author", 
 class ShardRows(LazyRows):
     """Rows of shards in the row format; the bytes of a clip are read when its row is asked for.
 
-    Args:
-        clips: `(row without audio, shard, offset in bytes, size in bytes)` of each clip.
-        removed: What was left out.
+    `places` has `(row without audio, shard, offset in bytes, size in bytes)` of each clip.
     """
 
-    def __init__(self, clips: list[tuple[dict, str, int, int]], removed: Iterable[dict] = ()):
-        self.clips = clips
-        self.removed = list(removed)
-
-    def __len__(self) -> int:
-        return len(self.clips)
-
     def __getitem__(self, index: int) -> dict:
-        row, shard, offset, size = self.clips[index]
+        row, shard, offset, size = self.places[index]
         with open(shard, "rb") as file:
             file.seek(offset)
             data = file.read(size)
@@ -54,14 +44,11 @@ class ShardRows(LazyRows):
         return row | {"audio": data}
 
     def without_audio(self, index: int) -> dict:
-        return self.clips[index][0]
+        return self.places[index][0]
 
     def audio_place(self, index: int) -> tuple[tuple[str, ...], tuple[int, int]]:
-        _, shard, offset, size = self.clips[index]
+        _, shard, offset, size = self.places[index]
         return (shard,), (offset, size)
-
-    def select(self, indices: Sequence[int], removed: Iterable[dict]) -> "ShardRows":
-        return ShardRows([self.clips[index] for index in indices], removed)
 
 
 def load(folder: Path, split: str, language: str | None = None, licence: str | None = None) -> ShardRows:
@@ -93,11 +80,7 @@ def load(folder: Path, split: str, language: str | None = None, licence: str | N
 
 
 def stream(folder: Path, split: str, language: str | None = None, licence: str | None = None) -> "IterableDataset":
-    """A stream of the rows of a split with their audio, shard by shard; the arguments are those of [`load`].
-
-    Raises:
-        DataError: There are no shards, or some are missing or incomplete.
-    """
+    """A stream of the rows of a split with their audio, shard by shard; arguments and errors are those of [`load`]."""
     from datasets import IterableDataset
 
     # a list among the arguments is what `datasets` shuffles, and divides among ranks and workers
