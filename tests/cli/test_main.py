@@ -40,7 +40,7 @@ def test_every_command_has_a_help(words, capsys):
 
 
 def test_python_m_supclap_is_the_command():
-    done = subprocess.run([sys.executable, "-m", "supclap", "--help"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "supclap_cli", "--help"], capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stdout.startswith("usage: supclap")
 

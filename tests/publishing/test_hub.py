@@ -316,7 +316,7 @@ def test_what_was_uploaded_loads_from_the_hub_without_the_package(checkpoint, ti
         environment.pop("HF_MODULES_CACHE", None)
         root = str(Path(modeling_supclap.__file__).parent.parent)
         pushed = subprocess.run(
-            [sys.executable, "-m", "supclap", "push", str(checkpoint), REPO, "--private"],
+            [sys.executable, "-m", "supclap_cli", "push", str(checkpoint), REPO, "--private"],
             capture_output=True,
             text=True,
             env={**environment, "PYTHONPATH": root},

@@ -1,4 +1,4 @@
-"""`python -m supclap` is the command `supclap`."""
+"""`python -m supclap_cli` is the command `supclap`."""
 
 import sys
 
