@@ -1,4 +1,4 @@
-"""SupCLAP: train, fine-tune, evaluate and use audio-text contrastive models with support vector regularisation.
+"""SupCLAP: train, fine-tune, evaluate and use audio-text contrastive models with support vector regularization.
 
 Importing it registers the model with the Auto classes of Transformers. What only training needs is imported when it is
 first used, so that inference works without the packages of the extra `train`.

@@ -72,5 +72,5 @@ class DataArguments:
         default=None, help="Arguments of SpectrogramAugment."
     )
     input_statistics_batches: PositiveInt = HfArg(
-        default=16, help="Training batches to set the input normalisation of a random encoder from."
+        default=16, help="Training batches to set the input normalization of a random encoder from."
     )

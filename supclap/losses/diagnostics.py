@@ -28,7 +28,7 @@ def split(force: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
 def pull_cosine(move: Tensor, anchor: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
     """How far moves of embeddings go where the pull goes: the mean cosine between `move` (B, D) and a - t.
 
-    `move` is a negative gradient, or the change of the embedding in a step. Drift is what is missing to 1.
+    `move` is a negative gradient, or the change of the embedding in a step. Drift is 1 minus this cosine.
 
     Args:
         move: (B, D).
@@ -37,7 +37,7 @@ def pull_cosine(move: Tensor, anchor: Tensor, positive: Tensor) -> tuple[Tensor,
 
     Returns:
         Two scalars: the cosine in the space of the embeddings, and the one in the tangent space of the sphere, after the
-        part along the anchor was taken out of both vectors. The second is what normalised embeddings can follow.
+        part along the anchor was taken out of both vectors. The second is what normalized embeddings can follow.
     """
     direction = pull_direction(anchor, positive)
     ambient = F.cosine_similarity(move, direction, dim=-1)

@@ -204,12 +204,12 @@ def _objective(recipe: dict[str, Any]) -> str:
         return ""
     base = {"infonce": "InfoNCE in both directions, summed", "siglip": "the sigmoid loss"}[recipe["objective"]]
     if recipe.get("svr") is None:
-        return f"Trained with {base}, without support vector regularisation."
+        return f"Trained with {base}, without support vector regularization."
     radius = {"static": "one learned radius", "dynamic": "a radius predicted for each pair"}[recipe["svr"]]
     direction = {"bi": "in both directions", "uni": "from text to audio"}[recipe["svr_direction"]]
     beta = f", beta {recipe['constraint_weight']:g} on its constraint" if recipe["svr"] == "dynamic" else ""
     return (
-        f"Trained with {base}, and support vector regularisation {direction} with {radius} "
+        f"Trained with {base}, and support vector regularization {direction} with {radius} "
         f"(alpha {recipe['svr_weight']:g}{beta}, initial radius {recipe['radius_init']:g})."
     )
 

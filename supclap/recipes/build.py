@@ -282,7 +282,7 @@ def fit_input_statistics(
     batches: int,
     batch_size: int,
 ) -> None:
-    """Sets the input normalisation of a random audio encoder to the statistics of training batches."""
+    """Sets the input normalization of a random audio encoder to the statistics of training batches."""
     total = square = 0.0
     count = 0
     samples = (

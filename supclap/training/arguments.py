@@ -96,7 +96,7 @@ class SupClapTrainingArguments(RangedTrainingArguments):
     )
     drift: bool = HfArg(default=False, help="Measure the drift: to the trackers and to drift.jsonl.")
     drift_steps: PositiveInt = HfArg(default=100, help="Measure it every so many steps.")
-    drift_probe_size: PositiveInt = HfArg(default=64, help="Held pairs whose realised steps are measured.")
+    drift_probe_size: PositiveInt = HfArg(default=64, help="Held pairs whose realized steps are measured.")
     radius_learning_rate: NonNegativeFloat | None = HfArg(
         default=None, help="Learning rate of the radius; that of the model when null."
     )

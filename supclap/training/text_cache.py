@@ -75,7 +75,7 @@ class FrozenTextCache(TrainingPart):
         return captured[0]
 
     def embed(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Joint embeddings `(batch, D)` of tokenised texts, with gradients for the projection."""
+        """Joint embeddings `(batch, D)` of tokenized texts, with gradients for the projection."""
         keys = _keys(inputs)
         missing = [row for row, key in enumerate(keys) if key not in self.pooled]
         found: dict[bytes, torch.Tensor] = {}

@@ -67,7 +67,7 @@ def _check_model(model: torch.nn.Module, args: SupClapTrainingArguments) -> None
 
 
 class SupClapTrainer(CheckpointingTrainer):
-    """Trains a dual encoder with support vector regularisation and evaluates it by retrieval.
+    """Trains a dual encoder with support vector regularization and evaluates it by retrieval.
 
     Args:
         model: A [`SupClapModel`]; or a `ClapModel`, `CLIPModel` or the like, with a `data_collator` of your own that

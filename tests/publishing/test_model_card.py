@@ -144,7 +144,7 @@ def test_the_text_tells_data_objective_settings_machine_and_curves(run_folder):
     assert "| train | 2 | 1 | CC0 1.0 (1), CC BY 3.0 (1) |" in text
     assert "| test | 1 | unknown | CC0 1.0 (1) |" in text
     assert "Authors named by the training rows: B." in text
-    assert "InfoNCE in both directions, summed, and support vector regularisation in both directions" in text
+    assert "InfoNCE in both directions, summed, and support vector regularization in both directions" in text
     assert "| learning_rate | 5e-05 |" in text
     assert "took 1.5 minutes" in text
     assert "Energy and CO2 were not measured; with `pip install codecarbon` and `report_to: codecarbon`" in text
