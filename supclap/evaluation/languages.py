@@ -109,7 +109,8 @@ def retrieve(
         encoder: What embeds the captions.
         clips: All clips. Those without a caption in the language are left out.
         captions: All captions.
-        language: The language, or `not stated`; all captions together when omitted.
+        language: The language, or `not stated`; all captions together when omitted, of which equal texts are one item also
+            where their languages differ.
         pool_size: As in [`~supclap.evaluation.retrieval.retrieval_ranks`]; a size that all clips fit into makes one pool.
         protocol: As there.
         both: Whether to rank by the other protocol too where it differs.
