@@ -8,7 +8,7 @@ Example:
 import datasets
 import evaluate
 
-from supclap.evaluation.retrieval import DEFAULT_KS, retrieval_metrics
+from supclap.evaluation.retrieval import DEFAULT_KS, DEFAULT_PROTOCOL, retrieval_metrics
 
 
 _DESCRIPTION = "Recall@k, mAP@10 and median rank of audio-text retrieval, in both directions, ties counted as errors."
@@ -20,6 +20,9 @@ Args:
     audio_embeds: (n_audio, D) clip embeddings, given to `compute`.
     ks: cut-offs of recall; (1, 5, 10) by default.
     pool_size: number of clips in a pool, for retrieval within disjoint pools; all clips are in one pool by default.
+    texts: the text of each caption, in the order of the predictions. Equal texts are one item; without the texts, captions
+        with exactly equal embeddings are.
+    protocol: "text" (the default), or "index", in which each caption belongs to one clip only.
 Returns:
     The dictionary of `supclap.evaluation.retrieval_metrics`; rates are fractions from 0 to 1.
 """
@@ -38,5 +41,14 @@ class SupClapRetrieval(evaluate.Metric):
             ),
         )
 
-    def _compute(self, predictions, references, audio_embeds, ks=DEFAULT_KS, pool_size=None) -> dict[str, float | int]:
-        return retrieval_metrics(audio_embeds, predictions, references, ks, pool_size)
+    def _compute(
+        self,
+        predictions,
+        references,
+        audio_embeds,
+        ks=DEFAULT_KS,
+        pool_size=None,
+        texts=None,
+        protocol=DEFAULT_PROTOCOL,
+    ) -> dict[str, float | int]:
+        return retrieval_metrics(audio_embeds, predictions, references, ks, pool_size, texts=texts, protocol=protocol)

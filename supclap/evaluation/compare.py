@@ -120,7 +120,8 @@ def compare_runs(
 
     Raises:
         CompareError: A folder has no per-query results or holds those of another run of its system, no task is common,
-            or a task was run on other queries, with other labels of the clips or in pools of another size.
+            or a task was run on other queries, with other labels of the clips, in pools of another size, or as a retrieval
+            by another protocol.
     """
     runs = [_Run.read(folder) for folder in (*runs_a, *runs_b)]
     n_a = len(runs_a)
@@ -137,6 +138,7 @@ def compare_runs(
     languages: dict[str, dict[str, list[dict[str, Queries]]]] = {}
     for task in common:
         entries = [run.tasks[task] for run in runs]
+        _check_same_protocol(task, entries, runs)
         arrays = [load_queries(Path(run.folder) / run.tasks[task]["queries"]) for run in runs]
         _check_same_clips(task, arrays, runs)
         _check_same_pools(task, entries, runs)
@@ -181,6 +183,16 @@ def _check_same_pools(task: str, entries: Sequence[Mapping[str, Any]], runs: Seq
     if len(set(sizes)) > 1:
         pools = "; ".join(f"{run.folder}: {size or 'no pools'}" for run, size in zip(runs, sizes, strict=True))
         raise CompareError(f"{task}: ranked in pools of other sizes ({pools}). Evaluate both with the same.")
+
+
+def _check_same_protocol(task: str, entries: Sequence[Mapping[str, Any]], runs: Sequence[_Run]) -> None:
+    said = [entry["record"].get("protocol", "not recorded") for entry in entries]
+    if len(set(said)) > 1:
+        each = "; ".join(f"{run.folder}: {protocol}" for run, protocol in zip(runs, said, strict=True))
+        raise CompareError(
+            f"{task}: retrieved by different protocols ({each}), which count a text that several clips have in different "
+            "ways. Evaluate all runs with the same `protocol`."
+        )
 
 
 def _check_same_clips(task: str, arrays: Sequence[Mapping[str, np.ndarray]], runs: Sequence[_Run]) -> None:

@@ -1,6 +1,7 @@
 """Confidence intervals and paired tests in which the captions of one clip do not count as independent queries.
 
-A resample draws whole *clusters*, that is clips: all captions of a clip are drawn together. The gallery is held fixed. An
+A resample draws whole *clusters*, that is clips: all captions of a clip are drawn together. A text that several clips have is
+one query of a retrieval and not one for each of them; it is drawn with the first of them. The gallery is held fixed. An
 interval therefore speaks of the choice of queries, and of training seeds only where several runs are compared.
 `median_rank` gets no interval, because the bootstrap of a median of small integers is not reliable.
 """

@@ -4,18 +4,24 @@ This is how the paper reports multilingual retrieval. The evaluation of a suite 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from supclap.data.languages import nllb_code
-from supclap.data.rows import caption_languages, check_row
+from supclap.data.rows import caption_languages, check_row, clean_captions
 from supclap.evaluation.cache import ClipEncoder
 from supclap.evaluation.intervals import grouped_mean, value_with_interval
 from supclap.evaluation.results import mean_over_languages, metric_queries, retrieval_queries
-from supclap.evaluation.retrieval import RetrievalRanks, retrieval_ranks
+from supclap.evaluation.retrieval import (
+    DEFAULT_PROTOCOL,
+    RetrievalRanks,
+    other_protocol,
+    retrieval_ranks,
+    shared_captions,
+)
 
 
 NOT_STATED = "not stated"
@@ -50,6 +56,10 @@ class Retrieval:
         pool_size: The number of clips in a pool; `None` where all are in one.
         ranks: The ranks, whose indices count the clips and captions of this language.
         queries: The arrays that are filed beside the results.
+        n_different: The number of different texts among the captions.
+        n_shared: The number of captions whose text another clip has too.
+        protocol: The protocol of the ranks.
+        other: The same under the other protocol, where that was asked for and differs: some text occurs twice.
     """
 
     clips: np.ndarray
@@ -59,6 +69,10 @@ class Retrieval:
     pool_size: int | None
     ranks: RetrievalRanks
     queries: dict[str, np.ndarray]
+    n_different: int
+    n_shared: int
+    protocol: str = DEFAULT_PROTOCOL
+    other: "Retrieval | None" = None
 
 
 def captions_of(rows: Sequence[Mapping[str, Any]]) -> list[Caption]:
@@ -86,6 +100,8 @@ def retrieve(
     captions: Sequence[Caption],
     language: str | None = None,
     pool_size: int | None = None,
+    protocol: str = DEFAULT_PROTOCOL,
+    both: bool = False,
 ) -> Retrieval | None:
     """Embeds the captions in a language and ranks them with their clips; `None` where there is no such caption.
 
@@ -93,8 +109,11 @@ def retrieve(
         encoder: What embeds the captions.
         clips: All clips. Those without a caption in the language are left out.
         captions: All captions.
-        language: The language, or `not stated`; all captions together when omitted.
+        language: The language, or `not stated`; all captions together when omitted, of which equal texts are one item also
+            where their languages differ.
         pool_size: As in [`~supclap.evaluation.retrieval.retrieval_ranks`]; a size that all clips fit into makes one pool.
+        protocol: As there.
+        both: Whether to rank by the other protocol too where it differs.
     """
     code = None if language in (None, NOT_STATED) else nllb_code(language)
     chosen = [index for index, one in enumerate(captions) if language is None or one.language == code]
@@ -105,10 +124,25 @@ def retrieve(
     # an encoder takes one language for each text or none, so it is told only what is known of every caption
     text = encoder.embed_texts(texts, None if None in codes else codes)
     pool_size = pool_size if pool_size and pool_size < len(own_clips) else None
-    ranks = retrieval_ranks(clips.embeds[own_clips], text, clip_of, pool_size)
     ids, contents = ([values[clip] for clip in own_clips] for values in (clips.ids, clips.contents))
-    queries = retrieval_queries(ranks, ids, texts, contents)
-    return Retrieval(own_clips, np.array(chosen), text, set(codes), pool_size, ranks, queries)
+
+    def ranked(by: str) -> dict[str, Any]:
+        ranks = retrieval_ranks(clips.embeds[own_clips], text, clip_of, pool_size, texts=texts, protocol=by)
+        return {"protocol": by, "ranks": ranks, "queries": retrieval_queries(ranks, ids, texts, contents)}
+
+    one = Retrieval(
+        own_clips,
+        np.array(chosen),
+        text,
+        set(codes),
+        pool_size,
+        n_different=len(set(clean_captions(texts))),
+        n_shared=int(shared_captions(texts, clip_of).sum()),
+        **ranked(protocol),
+    )
+    if both and one.n_different < len(texts):
+        return replace(one, other=replace(one, **ranked(other_protocol(protocol))))
+    return one
 
 
 def retrieval_scores(

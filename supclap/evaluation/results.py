@@ -12,14 +12,15 @@
 An entry has `task`, `kind` (`retrieval`, `zero_shot` or `mteb`), `language` (`None` where the task is not split by
 language, `mean` or `mean of 2 of 8` for the mean) and `status`. With the status `done` it also has `data`, `split`,
 `n_clips`, `metrics` (each `{"value", "low", "high", "n"}`, a fraction or a rank with its 95 % interval) and `record`, what
-the score depends on beside the model. A retrieval has `n_texts`, `captions_per_clip` and `pool_size` (`None` for one pool
-of all clips); a classification has `n_labels`, `per_class` and, with one label for each clip, `confusion`. `queries`,
+the score depends on beside the model. A retrieval has `n_texts` (its captions), `n_different_texts` and
+`n_shared_captions` (those whose text another clip has too), `captions_per_clip` and `pool_size` (`None` for one pool of all
+clips). Its record names the `protocol`, see [`supclap.evaluation.retrieval`]; where the other one differs on its data, the
+entry has the figures of that too, as `metrics_index` (or `metrics_text`). A classification has `n_labels`, `per_class` and, with one label for each clip, `confusion`. `queries`,
 `per_class` and `confusion` name files beside `results.json`. With the status `failed` an entry has a `reason`; with the
 status `not run` (the data are not there) it has a `reason` and says how to `get` the data.
 
 A file in `queries/` holds the arrays of one entry, so that two runs can be compared query by query. Of a retrieval these
-are the ranks of [`~supclap.evaluation.retrieval.RetrievalRanks`], `clip_ids` and, for each caption, `text_keys`, a hash of
-its text. Of a classification they are `clip_ids`, `labels`, `targets` and `predicted`; where a clip has several labels,
+are the ranks of [`~supclap.evaluation.retrieval.RetrievalRanks`], `clip_ids` and, for each text, `text_keys`, a hash of it. Of a classification they are `clip_ids`, `labels`, `targets` and `predicted`; where a clip has several labels,
 `clip_ids`, `labels`, `targets` (N, C) and `scores` (N, C). `contents` holds the hash of the audio of each clip.
 """
 
@@ -32,6 +33,7 @@ from typing import Any
 
 import numpy as np
 
+from supclap.data.rows import clean_captions
 from supclap.errors import DataError
 from supclap.evaluation.cache import text_hash
 from supclap.evaluation.retrieval import DEFAULT_KS, RetrievalRanks, query_values
@@ -48,7 +50,7 @@ CHOSEN_ON = {
     "last": "last checkpoint, chosen by no score",
     None: "how the checkpoint was chosen is not recorded",
 }
-_RANKS = ("text_to_audio", "audio_to_text", "n_references", "text_rows", "text_clips", "audio_clips")
+_RANKS = ("text_to_audio", "audio_to_text", "n_clips", "n_references", "text_rows", "text_clips", "audio_clips")
 
 
 # ---- results.json ----
@@ -199,12 +201,14 @@ def retrieval_queries(
     Args:
         ranks: Its ranks, pooled or not.
         clip_ids: Id of each clip of the whole set.
-        texts: Each caption of the whole set.
+        texts: Each caption of the whole set. Its key is that of the text without excess white space.
         contents: Hash of each clip's audio.
     """
     arrays = {name: getattr(ranks, name).astype(np.int32) for name in _RANKS}
     arrays["clip_ids"] = np.asarray([str(clip) for clip in clip_ids])
-    arrays["text_keys"] = np.asarray([text_hash(texts[row])[:16] for row in ranks.text_rows])
+    arrays["text_keys"] = np.asarray(
+        [text_hash(text)[:16] for text in clean_captions(texts[row] for row in ranks.text_rows)]
+    )
     return arrays if contents is None else {**arrays, "contents": np.asarray(contents)}
 
 
@@ -227,6 +231,10 @@ def load_queries(path: str | Path) -> dict[str, np.ndarray]:
         raise ValueError(f"{str(path)!r} does not hold the queries of a task: {error}") from error
     if "clip_ids" not in arrays:
         raise ValueError(f"{str(path)!r} does not hold the queries of a task: it has the arrays {sorted(arrays)}.")
+    if "text_to_audio" in arrays and "n_clips" not in arrays:
+        raise ValueError(
+            f"{str(path)!r} was written before equal texts were one item of a retrieval. Evaluate the model again."
+        )
     return arrays
 
 
@@ -239,9 +247,11 @@ def metric_queries(arrays: Mapping[str, np.ndarray], ks: Sequence[int] = DEFAULT
     clips = arrays["clip_ids"]
     if "text_to_audio" in arrays:
         ranks = RetrievalRanks(**{name: arrays[name] for name in _RANKS})
-        # a clip may have one caption twice: the second of them is another query
-        text_keys = np.char.add(np.char.add(clips[ranks.text_clips], "\x1f"), arrays["text_keys"])
-        keys = {"text_to_audio": _number_repeats(text_keys), "audio_to_text": clips[ranks.audio_clips]}
+        text_keys = arrays["text_keys"]
+        # Under the protocol `index` a text may be several queries, also of one clip, and within pools one of each pool.
+        if len(np.unique(text_keys)) < len(text_keys):
+            text_keys = _number_repeats(np.char.add(np.char.add(clips[ranks.text_clips], "\x1f"), text_keys))
+        keys = {"text_to_audio": text_keys, "audio_to_text": clips[ranks.audio_clips]}
         return {
             name: Queries(query.values, keys[name.partition("/")[0]], clips[query.clusters])
             for name, query in query_values(ranks, ks).items()

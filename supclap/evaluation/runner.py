@@ -231,7 +231,8 @@ def clip_ids(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def _retrieve(run: TaskRun, captions: Sequence[Caption], clips: EmbeddedClips) -> list[Score]:
     """A score for all captions, or one for each language and their mean."""
     languages = run.task.languages or [None]
-    found = {code: retrieve(run.encoder, clips, captions, code, run.task.pool_size) for code in languages}
+    size, protocol = run.task.pool_size, run.task.protocol
+    found = {code: retrieve(run.encoder, clips, captions, code, size, protocol, both=True) for code in languages}
     scores = [
         _missing_language(run, captions, language) if one is None else _score_retrieval(run, language, one)
         for language, one in found.items()
@@ -249,12 +250,28 @@ def _score_retrieval(run: TaskRun, language: str | None, retrieval: Retrieval) -
         len(retrieval.clips),
         language,
         n_texts=len(retrieval.captions),
+        n_different_texts=retrieval.n_different,
+        n_shared_captions=retrieval.n_shared,
         captions_per_clip=[int(counts.min()), int(counts.max())],
         pool_size=retrieval.pool_size,
-        metrics=retrieval_scores({language: retrieval}),
-        record={"protocols": PROTOCOLS, "language_of_captions": known},
+        **_metrics_of_protocols({language: retrieval}),
+        record={**_protocol_record(run.task), "language_of_captions": known},
     )
     return Score(entry, retrieval.queries)
+
+
+def _metrics_of_protocols(by_language: Mapping[str | None, Retrieval]) -> dict[str, dict[str, Any]]:
+    """The metrics, and where any language differs under the other protocol also those under it."""
+    metrics = {"metrics": retrieval_scores(by_language)}
+    others = [one.other for one in by_language.values() if one.other is not None]
+    if others:
+        by_other = {language: one.other or one for language, one in by_language.items()}
+        metrics[f"metrics_{others[0].protocol}"] = retrieval_scores(by_other)
+    return metrics
+
+
+def _protocol_record(task: Task) -> dict[str, Any]:
+    return {"protocol": task.protocol, "protocols": PROTOCOLS[task.protocol]}
 
 
 def _missing_language(run: TaskRun, captions: Sequence[Caption], language: str) -> Score:
@@ -267,14 +284,16 @@ def _score_mean(run: TaskRun, by_language: Mapping[str, Retrieval]) -> Score:
     """The unweighted mean over the languages that are there. Its name says so where some are not."""
     n, of = len(by_language), len(run.task.languages)
     several = list(by_language.values())
-    record = {"protocols": PROTOCOLS, "mean": "unweighted mean over the languages; intervals resample clips"}
+    record = {**_protocol_record(run.task), "mean": "unweighted mean over the languages; intervals resample clips"}
     return Score(
         run.entry(
             max(len(one.clips) for one in several),
             MEAN if n == of else f"{MEAN} of {n} of {of}",
             n_texts=sum(len(one.captions) for one in several),
+            n_different_texts=sum(one.n_different for one in several),
+            n_shared_captions=sum(one.n_shared for one in several),
             pool_size=run.task.pool_size if any(one.pool_size for one in several) else None,
-            metrics=retrieval_scores(by_language),
+            **_metrics_of_protocols(by_language),
             record={**record, "languages": list(by_language)},
         )
     )

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from supclap.errors import DataError, DataNotFoundError, SuiteError, did_you_mean
+from supclap.evaluation.retrieval import DEFAULT_PROTOCOL, PROTOCOLS
 from supclap.evaluation.zero_shot import DEFAULT_TEMPLATES
 
 
@@ -76,6 +77,8 @@ class Task:
         languages: Retrieval once for each of these languages, with the captions in it, and the mean over them.
         pool_size: Retrieval within pools of so many clips, as in
             [`~supclap.evaluation.retrieval.retrieval_ranks`]; among all clips when omitted.
+        protocol: Of a retrieval, `text` (equal texts are one item) or `index` (each caption belongs to one clip only); see
+            [`supclap.evaluation.retrieval`].
         language: Language of labels and templates, for multilingual encoders.
         templates: Prompts of a label; their embeddings are averaged.
         labels: The classes, of which a label of the rows may be the index; those that occur in the rows, in order of
@@ -100,6 +103,7 @@ class Task:
     label_column: str | None = None
     languages: list = field(default_factory=list)
     pool_size: int | None = None
+    protocol: str = DEFAULT_PROTOCOL
     language: str | None = None
     templates: list = field(default_factory=lambda: list(DEFAULT_TEMPLATES))
     labels: list = field(default_factory=list)
@@ -123,6 +127,10 @@ class Task:
             raise ValueError("label_column names the column of the table with the label; it is missing.")
         if self.pool_size is not None and (self.kind != "retrieval" or self.pool_size < 1):
             raise ValueError(f"pool_size is a number of clips in a retrieval, at least 1; got {self.pool_size}.")
+        if self.protocol not in PROTOCOLS:
+            raise ValueError(f"protocol must be one of {', '.join(PROTOCOLS)}, got {self.protocol!r}.")
+        if self.protocol != DEFAULT_PROTOCOL and self.kind != "retrieval":
+            raise ValueError(f"protocol is one of a retrieval; a task of kind {self.kind} has none.")
         for template in self.templates:
             if not isinstance(template, str) or "{}" not in template:
                 raise ValueError(f"templates: {template!r} lacks {{}}, where the label goes.")

@@ -6,11 +6,12 @@ clips and captions there were, and how the checkpoint was chosen.
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from supclap.evaluation.results import CHOSEN_ON
+from supclap.evaluation.retrieval import DEFAULT_PROTOCOL, PROTOCOLS
 from supclap.files import write_whole
 from supclap.plots import plot_intervals
 
@@ -18,7 +19,11 @@ from supclap.plots import plot_intervals
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
-NOTE = "Intervals: 95 % bootstrap over clips. Ties count as errors. audio to text: recall by the best of a clip's captions."
+NOTE = (
+    "Intervals: 95 % bootstrap over clips. Ties count as errors. Recall by the best of the right answers. Retrieval by the "
+    "protocol text: a text that several clips have is one item, right for each of them; (index) marks the protocol in which "
+    "each caption belongs to one clip only."
+)
 # The metrics of a retrieval that the table of models shows.
 COMPARED = {
     "text_to_audio/recall@1": "text to audio R@1",
@@ -33,7 +38,7 @@ _KINDS = {
 }
 # What an entry of a `model-index` says of the record and of the data of its task.
 _DEPENDS_ON = ("templates", "language", "languages")
-_OF_DATA = ("n_clips", "n_texts", "n_labels", "pool_size", "options")
+_OF_DATA = ("n_clips", "n_texts", "n_different_texts", "n_shared_captions", "n_labels", "pool_size", "options")
 
 
 # ---- Rows as text ----
@@ -79,7 +84,10 @@ def size_text(entry: Mapping[str, Any]) -> str:
     if entry.get("pool_size"):
         parts.append(f"in pools of {entry['pool_size']}")
     if "n_texts" in entry:
-        parts.append(f"{entry['n_texts']} captions")
+        different = entry.get("n_different_texts", entry["n_texts"])
+        parts.append(
+            f"{entry['n_texts']} captions" + (f" ({different} different)" if different < entry["n_texts"] else "")
+        )
     if "n_labels" in entry:
         parts.append(_of(entry["n_labels"], entry["record"].get("expected_labels")) + " classes")
     return ", ".join(parts)
@@ -87,6 +95,22 @@ def size_text(entry: Mapping[str, Any]) -> str:
 
 def _of(found: int, expected: int | None) -> str:
     return f"{found}" if expected in (None, found) else f"{found} of {expected}"
+
+
+def all_metrics(entry: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """The name, the protocol and the value of every metric of an entry, those of its own protocol first.
+
+    The protocol is empty where the entry is no retrieval, or of a version that recorded none.
+    """
+    own = entry.get("record", {}).get("protocol", "")
+    yield from ((metric, own, value) for metric, value in entry.get("metrics", {}).items())
+    for protocol in PROTOCOLS:
+        yield from ((metric, protocol, value) for metric, value in entry.get(f"metrics_{protocol}", {}).items())
+
+
+def protocol_title(metric: str, protocol: str) -> str:
+    """The name of a metric, which says its protocol where that is not the default."""
+    return f"{metric} ({protocol})" if protocol not in ("", DEFAULT_PROTOCOL) else metric
 
 
 def is_share(metric: str) -> bool:
@@ -129,8 +153,8 @@ def _grid(summaries: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[
     sizes: dict[tuple[str, str], set[str]] = {}
     for column, summary in enumerate(summaries):
         for entry in summary["results"]:
-            for metric, value in entry.get("metrics", {"": None}).items():
-                key = (task_title(entry), metric)
+            for metric, protocol, value in list(all_metrics(entry)) or [("", "", None)]:
+                key = (task_title(entry), protocol_title(metric, protocol))
                 cells = lines.setdefault(key, [""] * (len(header) - 3))
                 sizes.setdefault(key, set()).add(size_text(entry))
                 if value is None:  # not run, or failed
@@ -174,16 +198,16 @@ def models_table(summaries: Sequence[Mapping[str, Any]]) -> str:
     for summary in summaries:
         own = {}
         for entry in summary["results"]:
-            for metric, value in entry.get("metrics", {}).items():
+            for metric, protocol, value in all_metrics(entry):
                 if entry["kind"] == "retrieval" and metric not in COMPARED:
                     continue
-                key = (task_title(entry), metric)
+                key = (task_title(entry), protocol_title(COMPARED.get(metric, metric), protocol))
                 columns.setdefault(key, set()).add(size_text(entry))
                 own[key] = f"{value_text(metric, value)} {interval_text(value)}".removesuffix(" -")
         cells.append(own)
     header = ["model", "checkpoint"]
     header += [
-        f"{task}, {COMPARED.get(metric, metric)}" + (f" ({' / '.join(sorted(sizes))})" if any(sizes) else "")
+        f"{task}, {metric}" + (f" ({' / '.join(sorted(sizes))})" if any(sizes) else "")
         for (task, metric), sizes in columns.items()
     ]
     rows = [
@@ -197,13 +221,13 @@ def csv_table(summaries: Sequence[Mapping[str, Any]]) -> str:
     """One line for each model, task and metric; values are fractions, or ranks."""
     stream = io.StringIO()
     fields = ["checkpoint", "fingerprint", "suite", "chosen_on", "task", "kind", "language", "status", "reason"]
-    fields += ["n_clips", "n_texts", "metric", "value", "low", "high", "n"]
+    fields += ["n_clips", "n_texts", "metric", "value", "low", "high", "n", "protocol"]
     writer = csv.DictWriter(stream, fields, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for summary in summaries:
         for entry in summary["results"]:
-            for metric, value in entry.get("metrics", {"": {}}).items():
-                writer.writerow({**summary, **entry, "metric": metric, **value})
+            for metric, protocol, value in list(all_metrics(entry)) or [("", "", {})]:
+                writer.writerow({**summary, **entry, "metric": metric, **value, "protocol": protocol})
     return stream.getvalue()
 
 
@@ -236,10 +260,12 @@ def _shares(summary: Mapping[str, Any]) -> dict[str, tuple[float, float, float]]
     """Every share of a summary, by task and metric, as value and ends of the interval in percent."""
     shares = {}
     for entry in summary["results"]:
-        for metric, value in entry.get("metrics", {}).items():
+        for metric, protocol, value in all_metrics(entry):
             if is_share(metric):
                 ends = [value["value"] if value[end] is None else value[end] for end in ("low", "high")]
-                shares[f"{task_title(entry)}: {metric}"] = tuple(100 * number for number in (value["value"], *ends))
+                shares[f"{task_title(entry)}: {protocol_title(metric, protocol)}"] = tuple(
+                    100 * number for number in (value["value"], *ends)
+                )
     return shares
 
 
@@ -266,7 +292,7 @@ def model_index(summary: Mapping[str, Any], revision: str | None = None) -> list
         # the path of a folder may tell who trained where
         data = str(entry.get("data"))
         data = Path(data).name if Path(data).is_absolute() else data
-        for metric, value in entry.get("metrics", {}).items():
+        for metric, protocol, value in all_metrics(entry):
             unit, scale = ("%", 100) if is_share(metric) else ("rank", 1)
             ends = [round(scale * value[end], 4) for end in ("low", "high") if value[end] is not None]
             on_test = " (checkpoint chosen on test)" if summary["chosen_on"] == "test" else ""
@@ -281,12 +307,13 @@ def model_index(summary: Mapping[str, Any], revision: str | None = None) -> list
                     dataset_revision=revision,
                     dataset_args=dataset_args or None,
                     metric_type=metric,
-                    metric_name=metric.replace("_", " ").replace("/", ", ") + on_test,
+                    metric_name=protocol_title(metric.replace("_", " ").replace("/", ", "), protocol) + on_test,
                     metric_value=round(scale * value["value"], 4),
                     metric_args={
                         "chosen_on": summary["chosen_on"] or "not recorded",
                         "fingerprint": summary["fingerprint"],
                         **depends_on,
+                        **({"protocol": protocol} if protocol else {}),
                         "unit": unit,
                         **({"interval_95": ends} if ends else {}),
                         "n": value["n"],

@@ -93,7 +93,7 @@ def test_the_comparison_is_the_paired_difference_of_the_queries(tmp_path):
     a, b = (save_retrieval(tmp_path / name, noise) for name, noise in (("a", 1.0), ("b", 1.6)))
     comparisons, notes = compare_runs([a], [b])
     first = {one.metric: one for one in comparisons}["text_to_audio/recall@1"]
-    hits = [retrieval_ranks(*embeddings(noise)).text_to_audio == 1 for noise in (1.0, 1.6)]
+    hits = [retrieval_ranks(*embeddings(noise)).text_to_audio[:, 0] == 1 for noise in (1.0, 1.6)]
     expected = paired_difference(*hits, np.repeat(np.arange(40), 2))
     # clusters are sorted by their ids here and by number there: the same draws fall on other clips
     assert first.difference == pytest.approx(expected.difference)
@@ -323,6 +323,34 @@ def test_another_protocol_of_a_task_is_warned_of(tmp_path, records, said):
     )
     (warning,) = compare_runs([a], [b])[1]
     assert re.search(f"^warning: task: the runs differ in more than the model, .*{said}", warning)
+
+
+def test_runs_by_different_protocols_are_refused(tmp_path):
+    a = save_retrieval(tmp_path / "a", 1.0, record={"protocol": "text"})
+    b = save_retrieval(tmp_path / "b", 1.6, record={"protocol": "index"})
+    with pytest.raises(CompareError, match="task: retrieved by different protocols .*a: text; .*b: index"):
+        compare_runs([a], [b])
+
+
+def test_queries_of_shared_texts_are_paired_whichever_clip_comes_first(tmp_path):
+    audio, text, index = embeddings(1.5)
+    texts = np.array([f"caption {row % 30}" for row in range(80)])
+    runs = []
+    for name, order in (("a", np.arange(80)), ("b", np.random.default_rng(0).permutation(80))):
+        ranks = retrieval_ranks(audio, text[np.arange(80) % 30][order], index[order], texts=texts[order])
+        arrays = retrieval_queries(ranks, [f"clip{row}" for row in range(40)], texts[order])
+        runs.append(save_task(tmp_path / name, arrays))
+    comparisons, _ = compare_runs(runs[:1], runs[1:])
+    assert {one.difference for one in comparisons} == {0.0}
+    assert {one.n for one in comparisons} == {30, 40}
+
+
+def test_queries_written_before_equal_texts_were_one_item_are_refused(tmp_path):
+    a = save_retrieval(tmp_path / "a", 1.0)
+    arrays = load_task(a)
+    save_queries(a / "queries" / "task.npz", {name: one for name, one in arrays.items() if name != "n_clips"})
+    with pytest.raises(ValueError, match="written before equal texts were one item.*Evaluate the model again"):
+        compare_runs([a], [a])
 
 
 def test_other_audio_under_the_same_id_is_said(tmp_path):

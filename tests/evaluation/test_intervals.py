@@ -156,7 +156,7 @@ def test_metrics_with_intervals_resample_clips_in_both_directions():
     audio, text, clips = retrieval_case()
     ranks = retrieval_ranks(audio, text, clips)
     metrics = metrics_with_intervals(ranks, ks=(1,), n_resamples=500, confidence=0.8, seed=3)
-    hits = ranks.text_to_audio == 1, ranks.audio_to_text[:, 0] == 1
+    hits = ranks.text_to_audio[:, 0] == 1, ranks.audio_to_text[:, 0] == 1
     for name, values, clusters in (
         ("text_to_audio/recall@1", hits[0], clips),
         ("audio_to_text/recall@1", hits[1], np.arange(len(audio))),

@@ -1,5 +1,6 @@
 """Retrieval metrics against a sorting oracle written here, scikit-learn, and hand-computed cases."""
 
+import csv
 import socket
 
 import numpy as np
@@ -9,7 +10,9 @@ from sklearn.metrics import coverage_error, label_ranking_average_precision_scor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from supclap.evaluation import retrieval_metrics, retrieval_ranks
+from supclap.evaluation.retrieval import shared_captions
 from support.paths import ROOT
+from support.shared_data import SHARED, on_shared_data
 
 
 def relevant_ranks(scores, relevant):
@@ -18,12 +21,17 @@ def relevant_ranks(scores, relevant):
     return [rank for rank, item in enumerate(order, start=1) if relevant[item]]
 
 
-def oracle(audio, text, clips, ks=(1, 5, 10)):
-    """The metrics from sorted lists, one query at a time, on float64 scores."""
-    scores = np.asarray(text, dtype=np.float64) @ np.asarray(audio, dtype=np.float64).T
-    by_text = [relevant_ranks(row, np.arange(len(audio)) == clip) for row, clip in zip(scores, clips, strict=True)]
-    by_audio = [relevant_ranks(scores[:, clip], clips == clip) for clip in range(len(audio))]
-    metrics = {"n_audio": len(audio), "n_text": len(text)}
+def oracle(audio, text, clips, texts=None, ks=(1, 5, 10)):
+    """The metrics from sorted lists, one query at a time, on float64 scores; without texts each caption is one of its own."""
+    clips_of = {}
+    for row, (caption, clip) in enumerate(zip(range(len(text)) if texts is None else texts, clips, strict=True)):
+        clips_of.setdefault(caption, (row, set()))[1].add(clip)
+    rows = [row for row, _ in clips_of.values()]
+    right = np.array([[clip in own for clip in range(len(audio))] for _, own in clips_of.values()])
+    scores = np.asarray(text, dtype=np.float64)[rows] @ np.asarray(audio, dtype=np.float64).T
+    by_text = [relevant_ranks(*query) for query in zip(scores, right, strict=True)]
+    by_audio = [relevant_ranks(*query) for query in zip(scores.T, right.T, strict=True)]
+    metrics = {"n_audio": len(audio), "n_text": len(rows)}
     for direction, queries in (("text_to_audio", by_text), ("audio_to_text", by_audio)):
         best = np.array([ranks[0] for ranks in queries])
         metrics |= {f"{direction}/recall@{k}": np.mean(best <= k) for k in ks}
@@ -60,7 +68,137 @@ def tied_case(seed, n_audio=23, n_text=91):
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_metrics_equal_the_sorting_oracle(case, seed):
     audio, text, clips = case(seed)
-    assert retrieval_metrics(audio, text, clips) == pytest.approx(oracle(audio, text, clips), abs=1e-12)
+    metrics = retrieval_metrics(audio, text, clips, protocol="index")
+    assert metrics == pytest.approx(oracle(audio, text, clips), abs=1e-12)
+
+
+# --- equal texts -----------------------------------------------------------------------------------------------------
+
+
+def shared_case(seed, tied=False):
+    """A random case in which the 91 captions have 30 texts; equal texts have equal embeddings."""
+    audio, text, clips = (tied_case if tied else random_case)(seed)
+    which = np.random.default_rng(seed + 100).integers(0, 30, len(text))
+    return audio, text[which], clips, [f"text {number}" for number in which]
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_metrics_with_shared_texts_equal_the_sorting_oracle(seed, tied):
+    audio, text, clips, texts = shared_case(seed, tied)
+    metrics = retrieval_metrics(audio, text, clips, texts=texts)
+    assert metrics == pytest.approx(oracle(audio, text, clips, texts), abs=1e-12)
+    assert metrics["n_text"] == len(set(texts)) < len(texts)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_equal_embeddings_are_one_text_where_the_texts_are_not_given(seed):
+    audio, text, clips, texts = shared_case(seed)
+    assert retrieval_metrics(audio, text, clips) == retrieval_metrics(audio, text, clips, texts=texts)
+
+
+@pytest.mark.parametrize("pool_size", [None, 7])
+@pytest.mark.parametrize("case", [random_case, tied_case])
+def test_both_protocols_give_the_same_where_no_text_occurs_twice(case, pool_size):
+    audio, text, clips = case(3)
+    texts = [f"text {row}" for row in range(len(text))]
+    by_text, by_index = (
+        retrieval_metrics(audio, text, clips, pool_size=pool_size, texts=texts, protocol=protocol)
+        for protocol in ("text", "index")
+    )
+    assert by_text == by_index
+
+
+@pytest.mark.parametrize("texts", [None, [f"sound {clip // 3}" for clip in range(36)]])
+def test_a_perfect_model_scores_one_where_the_clips_of_a_class_share_their_caption(texts):
+    classes = np.eye(12)[np.repeat(np.arange(12), 3)]
+    metrics = retrieval_metrics(classes, classes, np.arange(36), texts=texts)
+    rates = {value for name, value in metrics.items() if "/" in name and "rank" not in name}
+    assert (rates, metrics["n_text"], metrics["n_audio"]) == ({1.0}, 12, 36)
+
+
+def test_the_index_protocol_takes_the_same_text_of_another_clip_for_wrong():
+    classes = np.eye(12)[np.repeat(np.arange(12), 3)]
+    metrics = retrieval_metrics(classes, classes, np.arange(36), protocol="index")
+    # the two others of the class tie with the right one, and come before it
+    assert metrics["text_to_audio/median_rank"] == metrics["audio_to_text/median_rank"] == 3
+    assert metrics["audio_to_text/recall@1"] == metrics["text_to_audio/recall@1"] == 0
+    assert metrics["text_to_audio/mAP@10"] == pytest.approx(1 / 3)
+
+
+def test_a_shared_text_by_hand():
+    # The scores of the texts a, b (of clips 0 and 2) and c: rows are clips 0, 1 and 2.
+    audio = np.array([[0.5, 0.9, 0.1], [0.2, 0.8, 0.3], [0.3, 0.4, 0.6]])
+    text, clips = np.eye(3)[[0, 1, 2, 1]], np.array([0, 0, 1, 2])
+    metrics = retrieval_metrics(audio, text, clips, texts=["a", "b", "c", " b\n"])
+    # a finds clip 0 first. b finds clip 0 first and clip 2 third, behind clip 1. c finds clip 1 second, behind clip 2.
+    assert metrics["text_to_audio/recall@1"] == pytest.approx(2 / 3)
+    assert metrics["text_to_audio/mAP@10"] == pytest.approx((1 + (1 + 2 / 3) / 2 + 1 / 2) / 3)
+    # Clip 0 finds b, then a. Clip 1 finds b first, and c second. Clip 2 finds c first, and b second.
+    assert metrics["audio_to_text/recall@1"] == pytest.approx(1 / 3)
+    assert metrics["audio_to_text/mAP@10"] == pytest.approx((1 + 1 / 2 + 1 / 2) / 3)
+
+
+def test_a_text_that_a_clip_has_twice_is_one_reference():
+    ranks = retrieval_ranks(np.eye(2), np.eye(2)[[0, 0, 1]], np.array([0, 0, 1]), texts=["a", "a", "b"])
+    assert (ranks.n_references.tolist(), ranks.n_clips.tolist()) == ([1, 1], [1, 1])
+    assert ranks.audio_to_text[:, :2].tolist() == [[1, 0], [1, 0]]
+
+
+def test_equal_texts_differ_in_nothing_but_white_space():
+    audio, text, clips = np.eye(3), np.eye(3), np.arange(3)
+    same = retrieval_ranks(audio, text, clips, texts=["a  dog", " a dog\n", "a Dog"])
+    assert same.n_clips.tolist() == [2, 1]
+
+
+def test_a_collapsed_encoder_is_not_perfect_though_its_texts_have_equal_embeddings():
+    metrics = retrieval_metrics(np.ones((20, 3)), np.ones((20, 3)), np.arange(20))
+    assert [metrics[f"{d}/recall@10"] for d in ("text_to_audio", "audio_to_text")] == [0, 0]
+
+
+def test_a_text_that_occurs_in_two_pools_is_a_query_in_each():
+    audio, text, clips, texts = shared_case(4)
+    ranks = retrieval_ranks(audio, text, clips, pool_size=7, seed=3, texts=texts)
+    start = 0
+    for pool in ranks.audio_clips.reshape(-1, 7):
+        rows = np.flatnonzero(np.isin(clips, pool))
+        clip_in_pool = np.array([pool.tolist().index(clip) for clip in clips[rows]])
+        alone = retrieval_ranks(audio[pool], text[rows], clip_in_pool, texts=[texts[row] for row in rows])
+        block = slice(start, start + len(alone.text_rows))
+        assert ranks.text_to_audio[block].tolist() == alone.text_to_audio.tolist()
+        assert ranks.text_rows[block].tolist() == rows[alone.text_rows].tolist()
+        start = block.stop
+    assert start == len(ranks.text_rows)
+
+
+@on_shared_data
+def test_the_clips_of_audiocaps_share_229_of_their_4875_captions():
+    with (SHARED / "annotations" / "audiocaps" / "v1" / "test.csv").open(encoding="utf-8") as file:
+        records = list(csv.DictReader(file))
+    numbers = {}
+    clips = np.array([numbers.setdefault(record["youtube_id"], len(numbers)) for record in records])
+    texts = [record["caption"] for record in records]
+    shared = shared_captions(texts, clips)
+    assert (len(texts), len(set(texts)), shared.sum()) == (4875, 4633, 229)
+    # A perfect model scores 1 for the texts of a clip and 0 for others. Only clips with a shared caption are in question.
+    affected = np.unique(clips[shared])
+    rows = np.flatnonzero(np.isin(clips, affected))
+    own, texts = np.searchsorted(affected, clips[rows]), [texts[row] for row in rows]
+    items = np.unique(texts, return_inverse=True)[1]
+    text = np.eye(items.max() + 1)[items]
+    audio = np.zeros((len(affected), text.shape[1]))
+    audio[own, items] = 1
+    wrong = {
+        protocol: [
+            int((best > 1).sum())
+            for best in retrieval_ranks(audio, text, own, texts=texts, protocol=protocol).best.values()
+        ]
+        for protocol in ("text", "index")
+    }
+    assert wrong == {"text": [0, 0], "index": [229, 145]}
+
+
+# --- single references -------------------------------------------------------------------------------------------------
 
 
 def test_text_to_audio_recall_equals_sklearn_top_k_accuracy():
@@ -73,7 +211,7 @@ def test_text_to_audio_recall_equals_sklearn_top_k_accuracy():
 
 def test_tied_text_to_audio_ranks_equal_sklearn_coverage_error():
     audio, text, clips = tied_case(4)
-    ranks = retrieval_ranks(audio, text, clips).text_to_audio
+    ranks = retrieval_ranks(audio, text, clips, protocol="index").text_to_audio[:, 0]
     assert ranks.mean() == pytest.approx(coverage_error(np.eye(len(audio))[clips], text @ audio.T), abs=1e-12)
 
 
@@ -176,6 +314,8 @@ def broken(**changes):
         (broken(audio_embeds=np.ones((3, 5))), "5 dimensions and text embeddings 3"),
         (broken(ks=(0, 1)), r"positive integers, got \[0\]"),
         (broken(block_size=0), "block_size"),
+        (broken(texts=["a", "b"]), "`texts` must hold the text of each of the 4 captions, got 2"),
+        (broken(protocol="strings"), "`protocol` must be one of text, index, got 'strings'"),
     ],
 )
 def test_bad_input_is_refused_by_name(arguments, message):
@@ -238,3 +378,14 @@ def test_the_evaluate_module_loads_by_path_offline_and_equals_the_function(monke
     metric.add_batch(predictions=text[:50], references=clips[:50])
     metric.add_batch(predictions=text[50:], references=clips[50:])
     assert metric.compute(audio_embeds=audio, ks=[1, 3]) == retrieval_metrics(audio, text, clips, ks=[1, 3])
+
+
+@pytest.mark.parametrize("protocol", ["text", "index"])
+def test_the_evaluate_module_takes_texts_and_protocol(protocol, tmp_path):
+    import evaluate
+
+    metric = evaluate.load(str(ROOT / "metrics" / "supclap_retrieval"), cache_dir=str(tmp_path))
+    audio, text, clips, texts = shared_case(15)
+    given = {"texts": texts, "protocol": protocol}
+    computed = metric.compute(predictions=text, references=clips, audio_embeds=audio, **given)
+    assert computed == retrieval_metrics(audio, text, clips, **given)

@@ -124,3 +124,25 @@ def test_a_model_of_another_kind_is_refused_with_the_way_out(tmp_path):
     BertConfig().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="'bert' model.*Write an adapter"):
         load_encoder(tmp_path)
+
+
+def test_validation_and_the_end_of_a_run_take_equal_captions_for_one_item(tiny_model, processor, tmp_path):
+    from supclap import SupClapTrainer, SupClapTrainingArguments
+    from supclap.training.report import evaluate_and_report
+
+    noise = 0.1 * np.random.default_rng(0).standard_normal((4, 8000)).astype(np.float32)
+    rows = [
+        {"id": f"c{row}", "audio": {"array": wave, "sampling_rate": 16000}, "captions": [f"noise {row}", "noise"]}
+        for row, wave in enumerate(noise)
+    ]
+    args = SupClapTrainingArguments(str(tmp_path), use_cpu=True, disable_tqdm=True)
+    trainer = SupClapTrainer(tiny_model, args, processing_class=processor, eval_dataset=rows)
+    metrics = trainer.evaluate()
+    (entry,) = evaluate_and_report(trainer, {"test": rows}, rows)["results"]
+    # eight captions, of which the four clips share one
+    assert metrics["eval_n_text"] == entry["metrics"]["text_to_audio/recall@1"]["n"] == 5
+    assert (entry["n_texts"], entry["n_shared_captions"], entry["record"]["protocol"]) == (8, 4, "text")
+    assert {name: value["value"] for name, value in entry["metrics"].items()} == pytest.approx(
+        {name: metrics[f"eval_{name}"] for name in entry["metrics"]}
+    )
+    assert entry["metrics_index"]["text_to_audio/recall@1"]["n"] == 8

@@ -124,6 +124,44 @@ def test_retrieval_equals_the_function_on_the_same_embeddings(tmp_path):
     assert "any-of-k" in entry["record"]["protocols"]["audio_to_text"]
 
 
+def shared_rows():
+    """As `caption_rows`, and a second clip of a dog with the same caption."""
+    return [*caption_rows(), {"id": "d2", "audio": clip(1, -0.4), "captions": ["dog"], "language": "en"}]
+
+
+def test_an_entry_has_both_protocols_where_a_text_is_shared(tmp_path):
+    (entry,) = evaluate(shared_rows(), tmp_path, kind="retrieval", languages=["en"])[:1]
+    assert (entry["n_texts"], entry["n_different_texts"], entry["n_shared_captions"]) == (5, 4, 2)
+    assert entry["record"]["protocol"] == "text"
+    name = "text_to_audio/recall@1"
+    # by index, the caption of the second dog finds the first
+    assert (entry["metrics"][name]["value"], entry["metrics"][name]["n"]) == (1.0, 4)
+    assert (entry["metrics_index"][name]["value"], entry["metrics_index"][name]["n"]) == (4 / 5, 5)
+
+
+def test_a_task_by_the_index_protocol_says_so_and_has_the_other_beside(tmp_path):
+    by_text = evaluate(shared_rows(), tmp_path / "text", kind="retrieval")[0]
+    by_index = evaluate(shared_rows(), tmp_path / "index", kind="retrieval", protocol="index")[0]
+    assert by_index["record"]["protocol"] == "index"
+    assert "wrong" in by_index["record"]["protocols"]["audio_to_text"]
+    assert by_index["metrics"] == by_text["metrics_index"]
+    assert by_index["metrics_text"] == by_text["metrics"]
+
+
+def test_an_entry_without_a_repeated_text_has_one_protocol(tmp_path):
+    (entry,) = evaluate(caption_rows(), tmp_path, kind="retrieval")
+    assert not {"metrics_index", "metrics_text"} & entry.keys()
+    assert (entry["n_different_texts"], entry["n_shared_captions"]) == (7, 0)
+
+
+def test_the_mean_over_languages_by_the_other_protocol_takes_each_language_by_it(tmp_path):
+    english, german, mean = evaluate(shared_rows(), tmp_path, kind="retrieval", languages=["en", "de"])
+    assert "metrics_index" not in german
+    for name, value in mean["metrics_index"].items():
+        average = (english["metrics_index"][name]["value"] + german["metrics"][name]["value"]) / 2
+        assert value["value"] == pytest.approx(average)
+
+
 def test_each_language_is_retrieved_by_itself_and_the_mean_is_unweighted(tmp_path):
     encoder = Counter()
     entries = evaluate(caption_rows(), tmp_path, encoder, kind="retrieval", languages=["eng_Latn", "deu_Latn"])

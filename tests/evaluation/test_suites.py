@@ -12,7 +12,15 @@ from supclap.errors import DataNotFoundError, SuiteError
 from supclap.evaluation.cache import CachedEncoder, EmbeddingCache
 from supclap.evaluation.runner import evaluate_suite
 from supclap.evaluation.suite import Suite, Task, built_in_suites, check_tables, how_to_get, load_rows, load_suite
-from supclap.evaluation.tables import CHOSEN_ON, csv_table, markdown_table, model_index, text_table, write_tables
+from supclap.evaluation.tables import (
+    CHOSEN_ON,
+    csv_table,
+    markdown_table,
+    model_index,
+    models_table,
+    text_table,
+    write_tables,
+)
 from support.scoring import Counter, class_rows, clip, evaluate
 
 
@@ -85,6 +93,38 @@ def test_a_data_set_that_the_hub_does_not_give_is_data_not_found(tmp_path, monke
     with pytest.raises(DataNotFoundError, match="'me/sounds' could not be loaded, split 'test': Couldn't reach"):
         load_rows(task, tmp_path)
     assert how_to_get(task) == "the data set 'me/sounds', of the Hub or a folder"
+
+
+def test_the_tables_show_both_protocols_and_say_which(tmp_path):
+    rows = [{"id": name, "audio": clip(1), "captions": ["dog"]} for name in "ab"]
+    rows += [{"id": "c", "audio": clip(0, 1), "captions": ["cat"]}]
+    entries = evaluate(rows, tmp_path, kind="retrieval")
+    summary = {"checkpoint": "me/model", "fingerprint": "f", "suite": "suite", "chosen_on": None, "results": entries}
+    text = text_table([summary])
+    assert "3 captions (2 different)" in text
+    assert re.search(r"text_to_audio/recall@1 +100\.00 ", text)
+    assert re.search(r"text_to_audio/recall@1 \(index\) +33\.33 ", text)
+    assert "text to audio R@1 (index)" in models_table([summary])
+    lines = [line for line in csv_table([summary]).splitlines() if ",text_to_audio/recall@1," in line]
+    assert [line.rpartition(",")[2] for line in lines] == ["text", "index"]
+    figures = [one for one in model_index(summary) if one.metric_type == "text_to_audio/recall@1"]
+    assert [(one.metric_args["protocol"], one.metric_value) for one in figures] == [
+        ("text", 100.0),
+        ("index", 33.3333),
+    ]
+    assert figures[1].metric_name == "text to audio, recall@1 (index)"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"protocol": "strings"}, "protocol must be one of text, index, got 'strings'"),
+        ({"kind": "zero_shot", "protocol": "index"}, "a task of kind zero_shot has none"),
+    ],
+)
+def test_a_protocol_that_does_not_fit_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        Task("t", **{"kind": "retrieval", "corpus": "clotho", **changes})
 
 
 def table_of(tmp_path, *records):

@@ -208,6 +208,30 @@ def test_the_card_says_how_many_clips_a_pool_has_and_which_templates_were_used(r
     assert "- zero_shot: 4 clips, 2 classes, templates `a {} sound`\n" in text
 
 
+@pytest.mark.parametrize(
+    ("protocol", "said"),
+    [
+        ("text", "protocol text: a text that several clips have is one item and right for each of them"),
+        ("index", "protocol index: each caption belongs to one clip only, also where others have its text"),
+    ],
+)
+def test_the_card_names_the_protocol_of_a_retrieval(run_folder, protocol, said):
+    set_results(run_folder, {**RETRIEVAL, "record": {"protocol": protocol}})
+    card = ModelCard.load(write_card(run_folder))
+    assert f"- retrieval: 1 clips, 2 captions; {said}\n" in card.text
+    assert [one.metric_args["protocol"] for one in card.data.eval_results] == [protocol]
+
+
+def test_the_card_shows_the_figures_of_both_protocols_where_they_differ(run_folder):
+    shared = {"record": {"protocol": "text"}, "n_different_texts": 1}
+    other = {"metrics_index": {"text_to_audio/recall@1": {**RECALL, "value": 0.125}}}
+    set_results(run_folder, {**RETRIEVAL, **shared, **other})
+    text = write_card(run_folder).read_text()
+    assert "2 captions (1 different)" in text
+    assert "| audio-text retrieval: text to audio, recall@1 | 25.0 |" in text
+    assert "| audio-text retrieval: text to audio, recall@1 (index) | 12.5 |" in text
+
+
 def test_results_of_an_older_version_are_not_shown(run_folder):
     old = {"seed": 3, "chosen_on": "last", "retrieval": {"text_to_audio/recall@1": RECALL}}
     (run_folder / "results.json").write_text(json.dumps(old))
