@@ -119,7 +119,7 @@ def test_export_refuses_a_graph_that_hears_tones_wrongly(checkpoint, tmp_path, m
     right = AudioGraph.log_mel
 
     def with_another_floor(graph, waveform, lengths):
-        graph.top_db = 40.0  # noise has no band so far below its loudest one, a tone has
+        graph.top_db = 80.0  # noise has no band so far below its loudest one, a tone has
         return right(graph, waveform, lengths)
 
     monkeypatch.setattr(AudioGraph, "log_mel", with_another_floor)
