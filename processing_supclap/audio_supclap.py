@@ -222,8 +222,12 @@ def to_mono(samples: np.ndarray, name: str, channel_axis: int | None = None) -> 
     channels = samples.shape[1]
     if channels == 1:
         return np.ascontiguousarray(samples[:, 0])
-    # The mean as a product with a constant vector, because np.mean over an axis this short is ten times slower.
-    return samples @ np.full(channels, 1 / channels, dtype=samples.dtype)
+    # The channels are added one after another. np.mean over an axis this short is ten times slower, and a product with a
+    # constant vector rounds by the number of threads of the linear algebra library.
+    mono = samples[:, 0] * (1 / channels)
+    for channel in range(1, channels):
+        mono += samples[:, channel] * (1 / channels)
+    return mono
 
 
 def resample(waveform: torch.Tensor, sampling_rate: int, target_sampling_rate: int, name: str) -> torch.Tensor:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from supclap.data.augment import change_speed
 from supclap.data.dataset import CaptionedClips
 from supclap.data.scenes import SceneMixer
 from support.builders import RATE, tone
@@ -42,27 +43,53 @@ def test_a_scene_is_the_same_whenever_it_is_made():
     assert first[7]["captions"] == second[7]["captions"]
 
 
+@pytest.fixture
+def torch_threads():
+    """Sets the number of torch's threads for a test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("cache_bytes", [2**29, 100_000])
-def test_threads_make_the_scenes_of_a_batch_as_one_does(cache_bytes):
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_threads_make_the_scenes_of_a_batch_as_one_does(torch_threads, threads, cache_bytes):
     def mixer() -> SceneMixer:
         kinds = {"sequence": 1.0, "background": 1.0}
         return only("", kinds=kinds, block=3, block_labels=3, noise_db=(20, 40), speeds=(90, 100), size=60)
 
     together, alone = CaptionedClips(mixer(), seed=1), CaptionedClips(mixer(), seed=1)
     together.rows._load.max_bytes = cache_bytes
-    before = torch.get_num_threads()
-    torch.set_num_threads(4)
-    try:
-        samples = together.__getitems__(range(60))
-    finally:
-        torch.set_num_threads(before)
+    torch_threads(threads)
+    samples = together.__getitems__(range(60))
+    torch_threads(1)
     for index, sample in enumerate(samples):
         expected = alone[index]
-        # Resampling sums in another order on another number of threads; the samples are below 1 and the filters have
-        # fewer than 1,000 taps, so that float32 rounding stays far below 1e-5.
-        np.testing.assert_allclose(sample.pop("audio"), expected.pop("audio"), rtol=0, atol=1e-5)
+        np.testing.assert_array_equal(sample.pop("audio"), expected.pop("audio"))
         assert sample == expected
     assert together.rows._load.size == sum(array.nbytes for array in together.rows._load._arrays.values())
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+@pytest.mark.parametrize("speed", [85, 90, 95, 105, 110, 115])
+def test_a_change_of_speed_has_the_same_bits_on_any_number_of_threads(torch_threads, speed, threads):
+    noise = np.random.default_rng(0).standard_normal(8000, np.float32)
+    torch_threads(1)
+    expected = change_speed(noise, speed)
+    torch_threads(threads)
+    np.testing.assert_array_equal(change_speed(noise, speed), expected)
+
+
+@pytest.mark.parametrize("speed", [90, 110])
+def test_a_change_of_speed_is_the_sound_at_other_times(speed):
+    slow = change_speed(np.sin(0.3 * np.arange(16000)).astype(np.float32), speed)
+    # Sample n of the result is the sound at n * speed / 100; the ends hear the silence beyond them.
+    expected = np.sin(0.3 * np.arange(len(slow)) * speed / 100)
+    np.testing.assert_allclose(slow[500:-500], expected[500:-500], atol=1e-5)
+
+
+def test_a_click_of_one_sample_stays_a_sound_at_any_speed():
+    np.testing.assert_array_equal(change_speed(np.ones(1, np.float32), 400), [1])
 
 
 def test_a_mixer_travels_to_another_process():

@@ -1,5 +1,6 @@
 """The exported graphs, run by onnxruntime, give torch's embeddings."""
 
+import copy
 import json
 import logging
 
@@ -12,10 +13,19 @@ import torch
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 from transformers import AutoTokenizer
 
-from supclap import SupClapConfig, SupClapModel, SupClapProcessor
+from supclap import SupClapConfig, SupClapFeatureExtractor, SupClapModel, SupClapProcessor
 from supclap.cli.export import TALKATIVE
+from supclap.errors import ExportError
 from supclap.evaluation.encoders import load_encoder
-from supclap.export.onnx import OnnxSupClap, export_onnx, quantize
+from supclap.export.onnx import (
+    TOLERANCE,
+    AudioGraph,
+    OnnxSupClap,
+    exact_features,
+    example_clips,
+    export_onnx,
+    quantize,
+)
 from supclap_cli import main
 from support.builders import build_with_encoder
 
@@ -66,13 +76,55 @@ def test_clips_of_any_length_and_batch_embed_as_in_torch(exported, processor):
         for n in (160, 2000, 16000, 159 * 160, 60000, 320 * 160 + 900)
     ]
     clips.append(np.zeros(5000, np.float32))
-    # A tone over faint noise: the empty bands of a pure tone hold nothing but the rounding of each transform, in decibels.
-    tone = np.sin(np.arange(30000) * 0.3) + 1e-4 * rng.standard_normal(30000)
-    clips.append(tone.astype(np.float32))
     expected = model.get_audio_features(**processor(audio=clips, sampling_rate=16000)).pooler_output.numpy()
     np.testing.assert_allclose(session.embed_audio(clips, 16000), expected, atol=1e-4)
     for clip, row in zip(clips, expected, strict=True):
         np.testing.assert_allclose(session.embed_audio([clip], 16000)[0], row, atol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", example_clips(16000))
+def test_the_graph_is_as_close_to_float64_as_torch_is(exported, processor, kind):
+    """In bands that a tone leaves empty, features hold nothing but the rounding of a transform, lifted by the logarithm.
+
+    Torch's float32 transform then differs from the graph's by more than any fixed bound, so both are measured against
+    the same steps in float64; 1e-6 is for the float32 rounding of the encoder itself.
+    """
+    model, folder = exported
+    clip = example_clips(16000)[kind]
+    inputs = processor(audio=[clip], sampling_rate=16000)
+    in_torch = model.get_audio_features(**inputs).pooler_output.numpy()
+    inputs["input_features"] = exact_features(processor.feature_extractor, clip)[None]
+    exact = copy.deepcopy(model).double().get_audio_features(**inputs).pooler_output.numpy()
+    in_graph = OnnxSupClap(folder / "float32").embed_audio([clip], 16000)
+    assert np.abs(in_graph - exact).max() <= 4 * np.abs(in_torch - exact).max() + 1e-6
+    # The graph's own transform is in float64, so that it keeps the plain bound also where torch's float32 does not.
+    np.testing.assert_allclose(in_graph, exact, rtol=0, atol=TOLERANCE)
+
+
+def test_float64_features_are_those_of_the_formula():
+    """Hann window, reflected edges, power spectrum, mel filters and floor, by the discrete Fourier transform as a sum."""
+    extractor, clip = SupClapFeatureExtractor(), example_clips(16000)["tone"][:4000]
+    padded = np.pad(clip.astype(np.float64), 256, mode="reflect")
+    frames = np.stack([padded[start : start + 512] for start in range(0, 4001, 160)])
+    angles = 2 * np.pi * (np.outer(np.arange(512), np.arange(257)) % 512) / 512
+    windowed = frames * extractor.window
+    power = (windowed @ np.cos(angles)) ** 2 + (windowed @ np.sin(angles)) ** 2
+    decibels = 10 * np.log10(np.maximum(power @ extractor.mel_filters, 1e-10))
+    expected = np.maximum(decibels, decibels.max() - extractor.top_db)
+    np.testing.assert_allclose(exact_features(extractor, clip), expected, rtol=0, atol=1e-6)
+
+
+def test_export_refuses_a_graph_that_hears_tones_wrongly(checkpoint, tmp_path, monkeypatch):
+    right = AudioGraph.log_mel
+
+    def with_another_floor(graph, waveform, lengths):
+        graph.top_db = 80.0  # noise has no band so far below its loudest one, a tone has
+        return right(graph, waveform, lengths)
+
+    monkeypatch.setattr(AudioGraph, "log_mel", with_another_floor)
+    with pytest.raises(ExportError, match="differ from torch"):
+        export_onnx(checkpoint, tmp_path / "out")
 
 
 @torch.no_grad()

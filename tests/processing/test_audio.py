@@ -12,6 +12,7 @@ import soundfile
 import torch
 
 from processing_supclap import load_waveform
+from processing_supclap.audio_supclap import to_mono
 from processing_supclap.decoding_supclap import check_not_truncated
 from support.shared_data import SHARED, on_shared_data
 
@@ -451,3 +452,15 @@ def test_no_published_ogg_is_taken_for_one_cut_short():
     assert len(files) > 400
     for path in files:
         assert check_not_truncated(str(path), path.name) == str(path)
+
+
+def test_the_mean_of_channels_has_the_same_bits_on_any_number_of_threads():
+    from threadpoolctl import threadpool_limits
+
+    samples = np.random.default_rng(0).standard_normal((6, 100_003)).astype(np.float32)
+    means = []
+    for threads in (1, 2, 4):
+        with threadpool_limits(threads):
+            means.append(to_mono(samples, "clip"))
+    np.testing.assert_array_equal(means[1], means[0])
+    np.testing.assert_array_equal(means[2], means[0])
