@@ -11,7 +11,8 @@ from .field_types import Share, fields_of
 from .scenes import SceneMixer
 
 
-Scenes = fields_of(SceneMixer, size=PositiveInt, speeds=Sequence[PositiveInt], unseen_fraction=Share)
+GIVEN_TO_SCENES = ("rows", "augment", "sampling_rate")
+Scenes = fields_of(SceneMixer, GIVEN_TO_SCENES, size=PositiveInt, speeds=Sequence[PositiveInt], unseen_fraction=Share)
 Masks = dict.fromkeys(("frequency_masks", "frequency_width", "time_masks", "time_width"), NonNegativeInt)
 
 

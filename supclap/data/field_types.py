@@ -7,7 +7,7 @@ annotations. What an annotation cannot say, such as which sizes go together, is 
 
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache
 from typing import Annotated, Any
 
@@ -24,15 +24,17 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 _CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
-def fields_of(kind: Callable, **narrower: Any) -> type:
+def fields_of(kind: Callable, without: Collection[str] = (), **narrower: Any) -> type:
     """The type of a mapping that holds arguments of a class, any of them, checked by the annotations of that class.
 
     Args:
         kind: The class.
+        without: Arguments that a recipe does not give, because the run does.
         narrower: Annotations in place of its own, with a range that the class does not check.
     """
     annotations = kind.__dict__.get("__annotations__") or kind.__init__.__annotations__
-    fields = TypedDict(kind.__name__, {**annotations, **narrower}, total=False)
+    given = {name: annotation for name, annotation in annotations.items() if name not in without}
+    fields = TypedDict(kind.__name__, given | narrower, total=False)
     fields.__pydantic_config__ = _CONFIG
     return fields
 
